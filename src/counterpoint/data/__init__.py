@@ -1,0 +1,1 @@
+"""Tables in, one table type inside."""

@@ -1,0 +1,114 @@
+"""Action spaces: a finite list of treatments, or a box of doses."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from counterpoint.errors import CounterpointError
+
+TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """A finite action space; action `i` is described to the models by the numbers `values[i]`.
+
+    Use `Discrete.of([0, 0.1, 0.2])` for ordered doses and `Discrete.one_hot(4)` for unordered treatments.
+    """
+
+    values: tuple[tuple[float, ...], ...]
+
+    @classmethod
+    def of(cls, values: "list[float] | tuple[float, ...]") -> "Discrete":
+        return cls(tuple((float(value),) for value in values))
+
+    @classmethod
+    def one_hot(cls, count: int) -> "Discrete":
+        return cls(tuple(tuple(float(i == j) for j in range(count)) for i in range(count)))
+
+    @property
+    def count(self) -> int:
+        return len(self.values)
+
+    @property
+    def width(self) -> int:
+        return len(self.values[0])
+
+    @property
+    def low(self) -> tuple[float, ...]:
+        return tuple(min(column) for column in zip(*self.values, strict=True))
+
+    @property
+    def high(self) -> tuple[float, ...]:
+        return tuple(max(column) for column in zip(*self.values, strict=True))
+
+    def table(self, like: Tensor | None = None) -> Float[Tensor, "count a"]:
+        """All actions' features as one table, on the device of `like`."""
+        return torch.tensor(self.values, device=None if like is None else like.device)
+
+    def features(self, index: Int[Tensor, "*n"]) -> Float[Tensor, "*n a"]:
+        return self.table(index)[index]
+
+    def index(self, features: Float[Tensor, "n a"]) -> Int[Tensor, " n"]:
+        """The action that each row of features describes; -1 where none does."""
+        # cdist keeps a million rows of 25 one-hot treatments at n × count numbers, but it passes over NaN.
+        nearest = torch.cdist(features, self.table(features).to(features.dtype), p=float("inf")).min(1)
+        known = (nearest.values <= TOLERANCE) & ~features.isnan().any(1)
+        return torch.where(known, nearest.indices, -1)
+
+    def contains(self, features: Float[Tensor, "n a"]) -> Bool[Tensor, " n"]:
+        return self.index(features) >= 0
+
+    def sample(self, count: int, generator: torch.Generator) -> Float[Tensor, "n a"]:
+        return self.table()[torch.randint(self.count, (count,), generator=generator)]
+
+
+@dataclass(frozen=True)
+class Box:
+    """A continuous action space: every dose between `low` and `high`, column by column."""
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+    @property
+    def width(self) -> int:
+        return len(self.low)
+
+    def index(self, features: Float[Tensor, "n a"]) -> Int[Tensor, " n"]:
+        """A continuous action has no index: -1 everywhere."""
+        return torch.full((len(features),), -1, dtype=torch.long, device=features.device)
+
+    def contains(self, features: Float[Tensor, "n a"]) -> Bool[Tensor, " n"]:
+        low, high = (torch.tensor(bound, device=features.device) for bound in (self.low, self.high))
+        return ((features >= low - TOLERANCE) & (features <= high + TOLERANCE)).all(1)
+
+    def sample(self, count: int, generator: torch.Generator) -> Float[Tensor, "n a"]:
+        low, high = torch.tensor(self.low), torch.tensor(self.high)
+        return low + (high - low) * torch.rand(count, self.width, generator=generator)
+
+
+ActionSpace = Discrete | Box
+
+
+def check_actions(space: ActionSpace, action: Float[Tensor, "n a"], what: str = "action") -> None:
+    """Raise one line that names the first row whose action lies outside the space."""
+    if action.shape[1] != space.width:
+        raise CounterpointError(
+            f"{what} has {action.shape[1]} columns but the action space has {space.width}; pass one value per column"
+        )
+    outside = (~space.contains(action)).nonzero()
+    if len(outside):
+        row = int(outside[0])
+        raise CounterpointError(
+            f"{what} {action[row].tolist()} at row {row} is outside the action space {_describe(space)}"
+            f" ({len(outside)} such rows); correct the rows or widen the space"
+        )
+
+
+def _describe(space: ActionSpace) -> str:
+    if isinstance(space, Box):
+        return f"[{', '.join(map(str, space.low))}]…[{', '.join(map(str, space.high))}]"
+    shown = [value[0] if len(value) == 1 else value for value in space.values[:12]]
+    return f"{{{', '.join(map(str, shown))}{', …' if space.count > 12 else ''}}}"

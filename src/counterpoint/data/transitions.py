@@ -1,0 +1,161 @@
+"""Transitions: one table for what was logged and for what was imagined."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from counterpoint.data.spaces import ActionSpace
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Consecutive rows of one episode, cut into windows of one length.
+
+    `rows[w]` are the row numbers of window `w`; `state` and `action` are its history.
+    """
+
+    rows: Int[Tensor, "w length"]
+    state: Float[Tensor, "w length s"]
+    action: Float[Tensor, "w length a"]
+    subject: Int[Tensor, " w"]
+
+
+@dataclass(frozen=True)
+class Transitions:
+    """Rows (s, a, r, s') of many subjects, with where each row came from.
+
+    A row ends its episode in one of two ways: `terminated` (an outcome, nothing follows) or `truncated` (the record
+    stops, life goes on). A terminated row may have no next state: then `next_state` is NaN, `has_next` is false, and
+    no model of the dynamics ever sees the row. Imagined rows keep the number of the real row they came from in
+    `source` and the noise that made them in `noise` (zero-width where there is none).
+    """
+
+    state: Float[Tensor, "n s"]
+    action: Float[Tensor, "n a"]
+    action_index: Int[Tensor, " n"]
+    reward: Float[Tensor, " n"]
+    next_state: Float[Tensor, "n s"]
+    terminated: Bool[Tensor, " n"]
+    truncated: Bool[Tensor, " n"]
+    subject: Int[Tensor, " n"]
+    episode: Int[Tensor, " n"]
+    step: Int[Tensor, " n"]
+    imagined: Bool[Tensor, " n"]
+    source: Int[Tensor, " n"]
+    noise: Float[Tensor, "n u"]
+    actions: ActionSpace
+    state_names: tuple[str, ...]
+    action_names: tuple[str, ...]
+    subject_names: tuple[str, ...]
+
+    @classmethod
+    def logged(
+        cls,
+        *,
+        state: Float[Tensor, "n s"],
+        action: Float[Tensor, "n a"],
+        reward: Float[Tensor, " n"],
+        next_state: Float[Tensor, "n s"],
+        terminated: Bool[Tensor, " n"],
+        truncated: Bool[Tensor, " n"],
+        subject: Int[Tensor, " n"],
+        step: Int[Tensor, " n"],
+        actions: ActionSpace,
+        episode: Int[Tensor, " n"] | None = None,
+        state_names: Sequence[str] = (),
+        action_names: Sequence[str] = (),
+        subject_names: Sequence[str] = (),
+    ) -> "Transitions":
+        """Real rows; `episode` defaults to the subject, the names to numbers."""
+        count = len(state)
+        return cls(
+            state=state,
+            action=action,
+            action_index=actions.index(action),
+            reward=reward,
+            next_state=next_state,
+            terminated=terminated,
+            truncated=truncated,
+            subject=subject,
+            episode=subject if episode is None else episode,
+            step=step,
+            imagined=torch.zeros(count, dtype=torch.bool, device=state.device),
+            source=torch.full((count,), -1, device=state.device),
+            noise=torch.zeros(count, 0, device=state.device),
+            actions=actions,
+            state_names=tuple(state_names) or tuple(f"state_{i}" for i in range(state.shape[1])),
+            action_names=tuple(action_names) or tuple(f"action_{i}" for i in range(action.shape[1])),
+            subject_names=tuple(subject_names) or tuple(str(i) for i in range(int(subject.max()) + 1 if count else 0)),
+        )
+
+    def __len__(self) -> int:
+        return len(self.state)
+
+    def __getitem__(self, rows: Tensor | slice) -> "Transitions":
+        """The rows that an index, a mask or a slice picks, as a table of their own."""
+        return replace(self, **{name: getattr(self, name)[rows] for name in COLUMNS})
+
+    @property
+    def state_size(self) -> int:
+        return self.state.shape[1]
+
+    @cached_property
+    def has_next(self) -> Bool[Tensor, " n"]:
+        """Whether the row has a next state at all."""
+        return ~self.next_state.isnan().any(1)
+
+    @property
+    def real(self) -> "Transitions":
+        return self[~self.imagined]
+
+    def with_next(self) -> "Transitions":
+        """The rows a model of the dynamics may learn from."""
+        return self if bool(self.has_next.all()) else self[self.has_next]
+
+    def windows(self, length: int) -> Windows:
+        """Every run of `length` consecutive steps of one subject and episode, real rows only (paper, section 3.2)."""
+        real = (~self.imagined).nonzero()[:, 0]
+        order = real[_lexsort(self.subject[real], self.episode[real], self.step[real])]
+        rows = order.unfold(0, length, 1) if len(order) >= length else order.new_zeros(0, length)
+        first, last = rows[:, 0], rows[:, -1]
+        together = (self.subject[first] == self.subject[last]) & (self.episode[first] == self.episode[last])
+        consecutive = self.step[last] - self.step[first] == length - 1
+        rows = rows[together & consecutive]
+        return Windows(rows, self.state[rows], self.action[rows], self.subject[rows[:, 0]])
+
+    def to(self, device: torch.device | str) -> "Transitions":
+        return replace(self, **{name: getattr(self, name).to(device) for name in COLUMNS})
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A short hash of every number in the table, to tell which data a fitted thing was fitted on."""
+        digest = hashlib.sha256(repr((self.actions, self.state_names, self.action_names)).encode())
+        for name in COLUMNS:
+            column = getattr(self, name).detach().cpu().contiguous()
+            digest.update(f"{name}{tuple(column.shape)}{column.dtype}".encode())
+            digest.update(column.numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+
+NAMES = ("actions", "state_names", "action_names", "subject_names")
+COLUMNS = tuple(f.name for f in fields(Transitions) if f.name not in NAMES)
+
+
+def concatenate(tables: Sequence[Transitions]) -> Transitions:
+    """One table after another; the noise columns are padded to the widest with zeros where a row has none."""
+    width = max(table.noise.shape[1] for table in tables)
+    padded = [replace(t, noise=torch.nn.functional.pad(t.noise, (0, width - t.noise.shape[1]))) for t in tables]
+    return replace(tables[0], **{name: torch.cat([getattr(t, name) for t in padded]) for name in COLUMNS})
+
+
+def _lexsort(*keys: Tensor) -> Tensor:
+    """Row order by the first key, then the second, …"""
+    order = torch.arange(len(keys[0]), device=keys[0].device)
+    for key in reversed(keys):
+        order = order[torch.argsort(key[order], stable=True)]
+    return order

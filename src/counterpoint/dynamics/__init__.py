@@ -1,0 +1,1 @@
+"""Models of the next state that cannot abduct."""

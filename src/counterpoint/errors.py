@@ -1,0 +1,5 @@
+"""The one exception that a user sees: one line that names the thing and the fix."""
+
+
+class CounterpointError(ValueError):
+    """Something in the user's input is wrong; the message says what, where, and how to mend it."""

@@ -1,0 +1,1 @@
+"""Grids of cells: method × data × seed."""

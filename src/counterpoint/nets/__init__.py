@@ -1,0 +1,1 @@
+"""Networks with a leading axis of K independent members, and the one loop that trains them."""

@@ -1,0 +1,116 @@
+"""K independent networks as one: every layer carries a leading axis of K members, y_k = x_k W_k + b_k.
+
+The same axis serves ensembles, the seeds of a grid and the groups of subjects. A member's initial weights depend on its
+own seed alone, so a member trains the same whether it stands alone or beside others.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from counterpoint.seeding import generator
+
+
+class StackedLinear(nn.Module):
+    """K linear maps; `mask` (1 = connected) serves triangular networks."""
+
+    mask: Tensor
+
+    def __init__(self, members: int, inputs: int, outputs: int, mask: Float[Tensor, "i o"] | None = None) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(members, inputs, outputs))
+        self.bias = nn.Parameter(torch.zeros(members, 1, outputs))
+        self.masked = mask is not None
+        self.register_buffer("mask", torch.zeros(0) if mask is None else mask, persistent=False)
+
+    def forward(self, x: Float[Tensor, "k n i"]) -> Float[Tensor, "k n o"]:
+        weight = self.weight * self.mask if self.masked else self.weight
+        return torch.baddbmm(self.bias, x, weight)
+
+    @torch.no_grad()
+    def initialise(self, member: int, random: torch.Generator) -> None:
+        """Uniform in ±1/√inputs, as torch's own linear layer."""
+        bound = self.weight.shape[1] ** -0.5 if self.weight.shape[1] else 0.0
+        for parameter in (self.weight, self.bias):
+            draw = torch.rand(parameter.shape[1:], generator=random)
+            parameter[member] = (2 * draw - 1) * bound
+
+
+class StackedBatchNorm(nn.Module):
+    """Batch normalisation of each member over its own rows; running statistics when not training."""
+
+    running_mean: Tensor
+    running_variance: Tensor
+
+    def __init__(self, members: int, width: int, momentum: float = 0.1, epsilon: float = 1e-5) -> None:
+        super().__init__()
+        self.momentum, self.epsilon = momentum, epsilon
+        self.weight = nn.Parameter(torch.ones(members, 1, width))
+        self.bias = nn.Parameter(torch.zeros(members, 1, width))
+        self.register_buffer("running_mean", torch.zeros(members, 1, width))
+        self.register_buffer("running_variance", torch.ones(members, 1, width))
+
+    def forward(self, x: Float[Tensor, "k n w"]) -> Float[Tensor, "k n w"]:
+        if self.training:
+            variance, mean = torch.var_mean(x, dim=1, keepdim=True, correction=0)
+            with torch.no_grad():
+                self.running_mean.lerp_(mean, self.momentum)
+                self.running_variance.lerp_(variance, self.momentum)
+        else:
+            mean, variance = self.running_mean, self.running_variance
+        return (x - mean) * torch.rsqrt(variance + self.epsilon) * self.weight + self.bias
+
+
+class StackedMLP(nn.Module):
+    """K multilayer perceptrons; with `batch_norm` every hidden layer is linear + batch norm + activation (paper, E)."""
+
+    def __init__(
+        self,
+        members: int,
+        inputs: int,
+        hidden: Sequence[int],
+        outputs: int,
+        activation: type[nn.Module] = nn.SiLU,
+        batch_norm: bool = False,
+        masks: Sequence[Tensor] = (),
+    ) -> None:
+        super().__init__()
+        widths = [inputs, *hidden, outputs]
+        layers: list[nn.Module] = []
+        for i, (before, after) in enumerate(pairwise(widths)):
+            layers.append(StackedLinear(members, before, after, masks[i] if masks else None))
+            if i < len(hidden):
+                layers += [StackedBatchNorm(members, after)] if batch_norm else []
+                layers.append(activation())
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: Float[Tensor, "k n i"]) -> Float[Tensor, "k n o"]:
+        return self.layers(x)
+
+
+def initialise(network: nn.Module, seeds: Sequence[int]) -> None:
+    """Give member k of every layer its initial weights from `seeds[k]`."""
+    layers = [layer for layer in network.modules() if hasattr(layer, "initialise")]
+    for member, seed in enumerate(seeds):
+        random = generator(seed, "weights")
+        for layer in layers:
+            layer.initialise(member, random)  # pyright: ignore[reportCallIssue]
+
+
+def per_member(values: Float[Tensor, " k"], tensor: Tensor) -> Tensor:
+    """One value a member, shaped to broadcast over a stacked tensor (which may hold several networks a member)."""
+    spread = values.repeat_interleave(tensor.shape[0] // len(values))
+    return spread.view(-1, *[1] * (tensor.dim() - 1))
+
+
+@torch.no_grad()
+def members_of(state: dict[str, Tensor], total: int, first: int, count: int) -> dict[str, Tensor]:
+    """The weights and buffers of `count` of the `total` members, cut out of the stack."""
+    cut = {}
+    for name, tensor in state.items():
+        width = tensor.shape[0] // total
+        cut[name] = tensor[first * width : (first + count) * width].clone()
+    return cut

@@ -1,0 +1,363 @@
+"""The one minibatch loop: steps, progress, early stop, log, checkpoint, resume, CUDA-graph replay.
+
+All randomness of a run is drawn ahead on the CPU, chunk by chunk, from one generator a member. A member's stream of
+minibatches therefore depends neither on how many members train beside it, nor on the device, nor on a restart.
+"""
+
+import json
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from counterpoint.artifacts import read_tensors, write_atomically, write_tensors
+from counterpoint.errors import CounterpointError
+from counterpoint.nets.stacked import per_member
+from counterpoint.seeding import generator
+
+EAGER_STEPS = 5
+"""Updates run plainly on a GPU before the next one is captured as a graph."""
+
+
+class Learner(nn.Module, ABC):
+    """K members in training. Everything that training changes is a parameter or a persistent buffer of this module."""
+
+    @abstractmethod
+    def draw(self, member: int, random: torch.Generator, steps: int) -> dict[str, Tensor]:
+        """The random choices of one member for the next `steps` updates, each with a leading axis of steps."""
+
+    @abstractmethod
+    def update(self, draw: dict[str, Tensor]) -> dict[str, Float[Tensor, " k"]]:
+        """One update of every member from its own draws [K, …], never waiting for a GPU; returns losses to log."""
+
+    @abstractmethod
+    def optimizers(self) -> Sequence[Optimizer]:
+        """The optimizers, the same objects at every call."""
+
+    @abstractmethod
+    def network(self) -> nn.Module:
+        """The part that is kept: its best weights by `score` come back, member by member."""
+
+    def score(self) -> Float[Tensor, " k"]:
+        """A validation score of every member, lower is better; needed only where the schedule checks."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long to train and when to look."""
+
+    steps: int = 2000
+    """Updates of every member."""
+    check_every: int = 0
+    """Updates between two validations; 0 keeps the last weights."""
+    patience: int = 0
+    """Validations without improvement after which a member's best weights are final; 0 waits to the end."""
+    rate: Literal["constant", "linear", "one-cycle"] = "constant"
+    """The learning rate over time: constant, falling linearly to 0, or rising for 30% and falling by cosine."""
+    log_every: int = 100
+    """Updates between two rows of the log."""
+
+    def factor(self, step: int) -> float:
+        """What the learning rate is multiplied by at `step`."""
+        share = step / max(self.steps, 1)
+        if self.rate == "linear":
+            return 1 - share
+        if self.rate == "one-cycle":
+            rising = 0.3
+            if share < rising:
+                return 0.04 + 0.96 * (1 - math.cos(math.pi * share / rising)) / 2
+            return (1 + math.cos(math.pi * (share - rising) / (1 - rising))) / 2
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Monitor:
+    """What watches a run: where its checkpoint and log go, and who is told of progress. The default watches nothing."""
+
+    folder: Path | None = None
+    """Where checkpoints and the log are written; none without a folder."""
+    resume: bool = False
+    """Go on from a checkpoint in the folder, if there is one."""
+    report: Callable[[str, int, int], None] = lambda stage, done, total: None
+    """Called as report(stage, done, total)."""
+    name: str = "fit"
+    """The stage, which names the files."""
+    save_seconds: float = 5.0
+    """Seconds between two checkpoints."""
+
+    def stage(self, name: str) -> "Monitor":
+        """The same watch over one named part of a longer job."""
+        joined = name if self.name == "fit" else f"{self.name}.{name}"
+        return Monitor(self.folder, self.resume, self.report, joined, self.save_seconds)
+
+    @property
+    def checkpoint(self) -> Path | None:
+        return None if self.folder is None else self.folder / f"{self.name}.checkpoint.safetensors"
+
+
+@dataclass
+class Progress:
+    """Where a run stands: everything that is neither a weight nor a generator."""
+
+    step: int = 0
+    checks: int = 0
+    log: list[dict[str, float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The end of a run: the selected weights are in the learner's network; `last` are those of the final step."""
+
+    last: dict[str, Tensor]
+    best_score: Float[Tensor, " k"]
+    best_step: Float[Tensor, " k"]
+    log: list[dict[str, float]]
+
+
+def adam(
+    parameters: Iterable[nn.Parameter], rate: float, betas: tuple[float, float] = (0.9, 0.999), decay: float = 0.0
+) -> Optimizer:
+    """AdamW as one fused kernel, capturable with its rate in a tensor where the parameters are on a GPU."""
+    parameters = list(parameters)
+    on_gpu = parameters[0].is_cuda
+    lr = torch.tensor(rate, device=parameters[0].device) if on_gpu else rate
+    return torch.optim.AdamW(parameters, lr=lr, betas=betas, weight_decay=decay, fused=True, capturable=on_gpu)
+
+
+def clip_members(parameters: Iterable[nn.Parameter], limit: float) -> None:
+    """Scale every member's own gradient to a norm of at most `limit`."""
+    grads = [p.grad for p in parameters if p.grad is not None]
+    norm = sum(g.flatten(1).square().sum(1) for g in grads).sqrt()  # pyright: ignore[reportAttributeAccessIssue]
+    factor = (limit / (norm + 1e-6)).clamp(max=1.0)
+    for g in grads:
+        g.mul_(factor.view(-1, *[1] * (g.dim() - 1)))
+
+
+def train(learner: Learner, schedule: Schedule, seeds: Sequence[int], identity: str, monitor: Monitor) -> Trained:
+    """Train every member of `learner` for the schedule; leave the selected weights in `learner.network()`.
+
+    `identity` says what is trained on what: a checkpoint of something else is refused, not resumed.
+    """
+    run = _Run(learner, schedule, seeds, identity, monitor)
+    run.restore()
+    while not run.finished:
+        run.chunk()
+    return run.finish()
+
+
+class _Run:
+    """One training run and all its state."""
+
+    def __init__(
+        self, learner: Learner, schedule: Schedule, seeds: Sequence[int], identity: str, monitor: Monitor
+    ) -> None:
+        self.learner, self.schedule, self.identity, self.monitor = learner, schedule, identity, monitor
+        self.randoms = [generator(seed, "minibatches") for seed in seeds]
+        self.rates = [[float(group["lr"]) for group in o.param_groups] for o in learner.optimizers()]
+        self.stepper = _Stepper(learner)
+        self.progress = Progress()
+        self.saved_at = time.monotonic()
+        network = learner.network()
+        device = next(network.parameters()).device
+        self.best = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+        members = len(seeds)
+        self.best_score = torch.full((members,), math.inf, device=device)
+        self.best_step = torch.zeros(members, device=device)
+        self.waited = torch.zeros(members, device=device)
+
+    @property
+    def finished(self) -> bool:
+        patience = self.schedule.patience
+        out_of_patience = patience > 0 and bool((self.waited >= patience).all())
+        return self.progress.step >= self.schedule.steps or out_of_patience
+
+    def chunk(self) -> None:
+        """The updates up to the next validation, log row or 50th step, whichever comes first; then look around."""
+        stop = min(self.schedule.steps, *(_next(self.progress.step, every) for every in self._periods()))
+        count = stop - self.progress.step
+        draws = [self.learner.draw(k, random, count) for k, random in enumerate(self.randoms)]
+        self.stepper.load({name: torch.stack([d[name] for d in draws], 1) for name in draws[0]})
+        losses: dict[str, Tensor] = {}
+        for _ in range(count):
+            self._set_rates()
+            losses = self.stepper.step()
+            self.progress.step += 1
+        self._look(losses)
+
+    def _periods(self) -> list[int]:
+        return [every for every in (50, self.schedule.check_every, self.schedule.log_every) if every > 0]
+
+    def _set_rates(self) -> None:
+        factor = self.schedule.factor(self.progress.step)
+        for optimizer, rates in zip(self.learner.optimizers(), self.rates, strict=True):
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                if isinstance(group["lr"], Tensor):
+                    group["lr"].fill_(rate * factor)
+                else:
+                    group["lr"] = rate * factor
+
+    def _look(self, losses: dict[str, Tensor]) -> None:
+        step, schedule = self.progress.step, self.schedule
+        if step % schedule.log_every == 0 or step == schedule.steps:
+            self._log(losses)
+        if schedule.check_every and (step % schedule.check_every == 0 or step == schedule.steps):
+            self._check()
+        self.monitor.report(self.monitor.name, step, schedule.steps)
+        if time.monotonic() - self.saved_at > self.monitor.save_seconds:
+            self.save()
+
+    def _log(self, losses: dict[str, Tensor]) -> None:
+        table = {name: values.detach().tolist() for name, values in losses.items()}
+        for member in range(len(self.randoms)):
+            row = {name: values[member] for name, values in table.items()}
+            if not all(math.isfinite(value) for value in row.values()):
+                raise CounterpointError(
+                    f"{self.monitor.name}: the loss of member {member} is not finite at step {self.progress.step};"
+                    " check the data for outliers or lower the learning rate"
+                )
+            self.progress.log.append({"step": self.progress.step, "member": member, **row})
+
+    @torch.no_grad()
+    def _check(self) -> None:
+        """Keep a member's weights where its score improved; a member out of patience keeps what it has."""
+        self.progress.checks += 1
+        active = self.waited < self.schedule.patience if self.schedule.patience else torch.ones_like(self.waited).bool()
+        score = self.learner.score()
+        better = active & (score < self.best_score)
+        for name, tensor in self.learner.network().state_dict().items():
+            self.best[name] = torch.where(per_member(better, tensor), tensor, self.best[name])
+        self.best_score = torch.where(better, score, self.best_score)
+        self.best_step = torch.where(better, float(self.progress.step), self.best_step)
+        self.waited = torch.where(better, 0.0, self.waited + active)
+
+    def finish(self) -> Trained:
+        network = self.learner.network()
+        last = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+        if self.monitor.folder is not None:
+            self.save()
+            self._write_log(self.monitor.folder / f"{self.monitor.name}.log.jsonl")
+        if self.schedule.check_every:
+            network.load_state_dict(self.best)
+        return Trained(last, self.best_score, self.best_step, self.progress.log)
+
+    def _write_log(self, path: Path) -> None:
+        write_atomically(
+            path, lambda file: file.write("".join(json.dumps(r) + "\n" for r in self.progress.log).encode())
+        )
+
+    def save(self) -> None:
+        """The whole run in one file, atomically: weights, optimizers, generators, best weights, counters."""
+        if self.monitor.checkpoint is None:
+            return
+        tensors = {f"learner/{name}": tensor for name, tensor in self.learner.state_dict().items()}
+        tensors |= {f"best/{name}": tensor for name, tensor in self.best.items()}
+        tensors |= {f"random/{k}": random.get_state() for k, random in enumerate(self.randoms)}
+        tensors |= {f"run/{name}": getattr(self, name) for name in ("best_score", "best_step", "waited")}
+        for i, optimizer in enumerate(self.learner.optimizers()):
+            for j, state in optimizer.state_dict()["state"].items():
+                tensors |= {f"optimizer/{i}/{j}/{name}": tensor for name, tensor in state.items()}
+        notes = {"identity": self.identity, "progress": json.dumps(self.progress.__dict__)}
+        write_tensors(self.monitor.checkpoint, tensors, notes)
+        self.saved_at = time.monotonic()
+
+    def restore(self) -> None:
+        """Take up the checkpoint, if resuming and there is one."""
+        path = self.monitor.checkpoint
+        if path is None or not self.monitor.resume or not path.exists():
+            return
+        tensors, notes = read_tensors(path)
+        if notes.get("identity") != self.identity:
+            raise CounterpointError(
+                f"checkpoint '{path.name}' belongs to another recipe, seed or table;"
+                " use another folder or start without resume"
+            )
+        self.progress = Progress(**json.loads(notes["progress"]))
+        self.learner.load_state_dict(_under(tensors, "learner/"))
+        device = self.best_score.device
+        self.best = {name: tensor.to(device) for name, tensor in _under(tensors, "best/").items()}
+        for name, tensor in _under(tensors, "run/").items():
+            setattr(self, name, tensor.to(device))
+        for k, random in enumerate(self.randoms):
+            random.set_state(tensors[f"random/{k}"])
+        for i, optimizer in enumerate(self.learner.optimizers()):
+            _restore_optimizer(optimizer, _under(tensors, f"optimizer/{i}/"))
+
+
+class _Stepper:
+    """Runs one update after another; on a GPU the first few plainly, then one captured graph again and again."""
+
+    def __init__(self, learner: Learner) -> None:
+        self.learner = learner
+        self.device = next(learner.network().parameters()).device
+        self.on_gpu = self.device.type == "cuda"
+        self.buffers: dict[str, Tensor] = {}
+        self.position = torch.zeros(1, dtype=torch.long, device=self.device)
+        self.index, self.done = 0, 0
+        self.graph: Any = None
+        self.losses: dict[str, Tensor] = {}
+
+    def load(self, draws: dict[str, Tensor]) -> None:
+        """The draws [steps, K, …] of the coming chunk, into the same memory every time on a GPU."""
+        self.index = 0
+        if not self.on_gpu:
+            self.buffers = draws
+            return
+        for name, tensor in draws.items():
+            if name not in self.buffers:
+                self.buffers[name] = torch.zeros(50, *tensor.shape[1:], dtype=tensor.dtype, device=self.device)
+            self.buffers[name][: len(tensor)].copy_(tensor)
+        self.position.zero_()
+
+    def step(self) -> dict[str, Tensor]:
+        if not self.on_gpu:
+            self.index += 1
+            return self.learner.update({name: tensor[self.index - 1] for name, tensor in self.buffers.items()})
+        self.done += 1
+        if self.done <= EAGER_STEPS:
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                self._gpu_step()
+            torch.cuda.current_stream().wait_stream(stream)
+        else:
+            if self.graph is None:
+                self._capture()
+            self.graph.replay()
+        return self.losses
+
+    def _gpu_step(self) -> None:
+        self.losses = self.learner.update({n: t.index_select(0, self.position)[0] for n, t in self.buffers.items()})
+        self.position += 1
+
+    def _capture(self) -> None:
+        for optimizer in self.learner.optimizers():
+            optimizer.zero_grad(set_to_none=True)
+        torch.cuda.synchronize()
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self._gpu_step()
+
+
+def _next(step: int, every: int) -> int:
+    return (step // every + 1) * every
+
+
+def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _restore_optimizer(optimizer: Optimizer, tensors: dict[str, Tensor]) -> None:
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        index, key = name.split("/")
+        state.setdefault(int(index), {})[key] = tensor
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})

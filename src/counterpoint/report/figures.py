@@ -1,0 +1,320 @@
+"""The figures of a reproduction: ours beside the paper's, what each seed did, and who is better by how much.
+
+Every function takes rows (a list of dictionaries, as `tables.read_csv` gives them) and a path, and writes a PNG there.
+Drawing decides nothing: estimates and intervals come in as columns, or from `evaluation.statistics` over the seeds.
+"""
+
+import os
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from counterpoint.errors import CounterpointError
+from counterpoint.evaluation.statistics import BOOTSTRAP, Bootstrap, Interval, interval, iqm
+from counterpoint.report.style import (
+    BLUE,
+    GREY,
+    PALE,
+    VERMILLION,
+    canvas,
+    legend_once,
+    method_styles,
+    reference_line,
+    shared_panels,
+    spread,
+)
+from counterpoint.report.tables import Row, require_columns
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+BAR_COLUMNS = ("method", "trials", "low", "estimate", "high")
+
+CEILING = 500.0
+"""the longest CartPole episode, hence the largest return"""
+
+
+def returns_by_size(
+    ours: Sequence[Row],
+    paper: Sequence[Row],
+    path: str | os.PathLike[str],
+    *,
+    title: str = "Return by number of logged trials: this package beside the paper",
+    ours_label: str = "ours: estimate and 95% interval over seeds",
+    ceiling: float = CEILING,
+) -> None:
+    """The twin of the paper's Figure 2a: a panel for each of our methods, with the paper's points beside our line.
+
+    Both tables have the columns method, trials, low, estimate, high; methods that only the paper has are left out.
+    """
+    require_columns(ours, BAR_COLUMNS, "ours")
+    if paper:
+        require_columns(paper, BAR_COLUMNS, "paper")
+    methods = _unique(ours, "method")
+    lines = -(-len(methods) // 4)
+    with canvas(path, 1.3 + 2.35 * lines, title) as figure:
+        panels = shared_panels(figure, lines, -(-len(methods) // lines), len(methods))
+        for panel, method in zip(panels, methods, strict=True):
+            _returns_panel(panel, method, ours, paper, ours_label)
+            reference_line(panel, ceiling, f"ceiling {ceiling:g}" if method == methods[0] else "")
+            panel.set(ylim=(0, ceiling * 1.06), xticks=sorted({row["trials"] for row in ours}))
+        legend_once(figure, panels)
+
+
+def paired_differences(
+    rows: Sequence[Row],
+    path: str | os.PathLike[str],
+    *,
+    title: str = "Difference in return on the same data seeds",
+    xlabel: str = "difference in return (95% interval)",
+) -> None:
+    """A forest plot: columns comparison, low, estimate, high, and group where rows belong under headings.
+
+    Filled markers are intervals without zero: blue above it, vermillion below; hollow ones cannot tell.
+    """
+    require_columns(rows, ("comparison", "low", "estimate", "high"), "paired differences")
+    entries = _with_headings(rows)
+    with canvas(path, 1.3 + 0.36 * len(entries), title) as figure:
+        axes = figure.subplots()
+        axes.axvline(0, color=GREY, linewidth=1.2, zorder=1)
+        for height, entry in enumerate(entries):
+            if not isinstance(entry, str):
+                _forest_line(axes, height, entry)
+        axes.set_yticks(range(len(entries)), [_entry_label(entry) for entry in entries])
+        for label, entry in zip(axes.get_yticklabels(), entries, strict=True):
+            label.set_fontweight("bold" if isinstance(entry, str) else "normal")
+        axes.set_ylim(len(entries) - 0.4, -0.6)
+        axes.tick_params(axis="y", length=0)
+        axes.spines["left"].set_visible(False)
+        axes.set_xlabel(xlabel)
+
+
+def demo_figure(
+    rows: Sequence[Row],
+    path: str | os.PathLike[str],
+    *,
+    random_return: float | None = None,
+    title: str = "Return of each training seed",
+    ceiling: float = CEILING,
+    bootstrap: Bootstrap = BOOTSTRAP,
+) -> None:
+    """A dot for each seed (columns method, seed, return) over the interquartile mean and its interval over seeds."""
+    require_columns(rows, ("method", "seed", "return"), "returns")
+    methods = _unique(rows, "method")
+    with canvas(path, 1.6 + 0.62 * len(methods), title) as figure:
+        axes = figure.subplots()
+        for height, method in enumerate(methods):
+            _seed_line(axes, height, [float(row["return"]) for row in rows if row["method"] == method], bootstrap)
+        reference_line(axes, ceiling, f"ceiling {ceiling:g}", vertical=True)
+        if random_return is not None:
+            reference_line(axes, random_return, f"random policy {random_return:.0f}", vertical=True)
+        axes.set(ylim=(len(methods) - 0.5, -0.5), xlim=(0, ceiling * 1.04), xlabel="return")
+        axes.set_yticks(range(len(methods)), methods)
+        axes.tick_params(axis="y", length=0)
+        axes.spines["left"].set_visible(False)
+        legend_once(figure, [axes])
+
+
+def counterfactual_errors(
+    rows: Sequence[Row],
+    path: str | os.PathLike[str],
+    *,
+    title: str = "Counterfactual error of each model on each known SCM",
+    quantity: str = "error (lower is better)",
+) -> None:
+    """A heat map with its numbers: columns scm, method, error; repeated cells (seeds) are averaged.
+
+    Dark is a small error, on a logarithmic scale; the smallest of each SCM is bold.
+    """
+    from matplotlib.colors import LogNorm
+
+    require_columns(rows, ("scm", "method", "error"), "counterfactual errors")
+    methods, scms = _unique(rows, "method"), _unique(rows, "scm")
+    errors = _error_grid(rows, methods, scms)
+    with canvas(path, 1.7 + 0.5 * len(methods), title) as figure:
+        axes = figure.subplots()
+        image = axes.imshow(_clipped(errors), cmap="viridis", aspect="auto", norm=LogNorm(*_colour_range(errors)))
+        for line, column in np.ndindex(*errors.shape):
+            _error_cell(axes, line, column, errors, image)
+        axes.set_xticks(range(len(scms)), [_wrapped(scm, 65 // len(scms)) for scm in scms])
+        axes.set_yticks(range(len(methods)), methods)
+        axes.set_xlabel("known SCM")
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+        figure.colorbar(image, ax=axes, label=quantity, pad=0.02).outline.set_visible(False)  # pyright: ignore
+
+
+def learning_curves(
+    rows: Sequence[Row],
+    path: str | os.PathLike[str],
+    *,
+    title: str = "Return during training: mean and 95% interval over seeds",
+    xlabel: str = "gradient steps",
+    ceiling: float | None = CEILING,
+    bootstrap: Bootstrap = BOOTSTRAP,
+) -> None:
+    """A line for each method (columns method, step, return; a row for each seed), named at its right end."""
+    require_columns(rows, ("method", "step", "return"), "learning curves")
+    styles = method_styles(_unique(rows, "method"))
+    with canvas(path, 5.0, title) as figure:
+        axes = figure.subplots()
+        ends = []
+        for method, (colour, line) in styles.items():
+            steps, intervals = _curve([row for row in rows if row["method"] == method], bootstrap)
+            axes.plot(steps, [each.estimate for each in intervals], color=colour, linestyle=line, linewidth=2)
+            axes.fill_between(
+                steps,
+                [each.low for each in intervals],
+                [each.high for each in intervals],
+                color=colour,
+                alpha=0.15,
+                lw=0,
+            )
+            ends.append((steps[-1], intervals[-1].estimate))
+        if ceiling is not None:
+            reference_line(axes, ceiling, f"ceiling {ceiling:g}")
+            axes.set_ylim(0, ceiling * 1.04)
+        axes.set(xlabel=xlabel, ylabel="return")
+        axes.set_xlim(min(row["step"] for row in rows), max(row["step"] for row in rows))
+        _name_ends(axes, ends, styles)
+
+
+def _unique(rows: Sequence[Row], column: str) -> list[Any]:
+    return list(dict.fromkeys(row[column] for row in rows))
+
+
+def _bars(rows: Sequence[Row], method: str) -> list[np.ndarray]:
+    """trials, low, estimate, high of one method, in order of trials."""
+    chosen = sorted((row for row in rows if row["method"] == method), key=lambda row: row["trials"])
+    return [np.array([row[column] for row in chosen], float) for column in BAR_COLUMNS[1:]]
+
+
+def _returns_panel(panel: "Axes", method: str, ours: Sequence[Row], paper: Sequence[Row], ours_label: str) -> None:
+    for number, other in enumerate(name for name in _unique(ours, "method") if name != method):
+        trials, _, estimate, _ = _bars(ours, other)
+        panel.plot(trials, estimate, color=PALE, linewidth=1, zorder=1, label="" if number else "ours, other methods")
+    trials, low, estimate, high = _bars(ours, method)
+    panel.fill_between(trials, low, high, color=BLUE, alpha=0.22, linewidth=0, zorder=2)
+    panel.plot(trials, estimate, color=BLUE, linewidth=2.2, zorder=3, label=ours_label)
+    trials, low, estimate, high = _bars(paper, method)
+    if len(trials):
+        bars = [estimate - low, high - estimate]
+        panel.errorbar(
+            trials, estimate, bars, fmt="o", color=VERMILLION, markersize=5, capsize=3, zorder=4, label="paper"
+        )
+    panel.set_title(method, loc="left", fontweight="bold")
+
+
+def _with_headings(rows: Sequence[Row]) -> list[str | Row]:
+    """The rows with the name of each group, where there are groups, before its first row."""
+    entries: list[str | Row] = []
+    for group in dict.fromkeys(row.get("group") for row in rows):
+        entries += [] if group is None else [str(group)]
+        entries += [row for row in rows if row.get("group") == group]
+    return entries
+
+
+def _entry_label(entry: str | Row) -> str:
+    return entry if isinstance(entry, str) else str(entry["comparison"])
+
+
+def _forest_line(axes: "Axes", height: int, row: Row) -> None:
+    difference = Interval(float(row["estimate"]), float(row["low"]), float(row["high"]))
+    told = difference.excludes(0)
+    colour = (BLUE if difference.estimate > 0 else VERMILLION) if told else GREY
+    axes.plot([difference.low, difference.high], [height, height], color=colour, linewidth=2, zorder=2)
+    axes.plot(difference.estimate, height, "o", color=colour, markerfacecolor=colour if told else "white", zorder=3)
+    axes.annotate(
+        f"{difference:+.1f}".replace("-", "−"),
+        (1.01, height),
+        xycoords=("axes fraction", "data"),
+        va="center",
+        fontsize=11,
+        color=colour,
+    )
+
+
+def _seed_line(axes: "Axes", height: int, returns: list[float], bootstrap: Bootstrap) -> None:
+    # Dots fan out by rank, so that equal returns stay visible and the same data give the same picture.
+    fan = np.argsort(np.argsort(returns, kind="stable")) % 5 - 2
+    axes.scatter(returns, height + 0.06 * fan, s=26, color=BLUE, alpha=0.55, linewidth=0, label="one seed", zorder=2)
+    if len(returns) < 2:
+        return
+    estimate = interval(returns, iqm, bootstrap)
+    below = height + 0.27
+    bar = [[estimate.estimate - estimate.low], [estimate.high - estimate.estimate]]
+    label = f"interquartile mean and {bootstrap.confidence:.0%} interval over seeds"
+    axes.errorbar(
+        estimate.estimate,
+        below,
+        xerr=bar,
+        fmt="D",
+        color=VERMILLION,
+        markersize=7,
+        elinewidth=2.2,
+        zorder=3,
+        label=label,
+    )
+
+
+def _error_grid(rows: Sequence[Row], methods: list[str], scms: list[str]) -> np.ndarray:
+    """Mean error of each method (line) on each SCM (column); nan where there is no row."""
+    cells: dict[tuple[str, str], list[float]] = {}
+    for number, row in enumerate(rows):
+        error = float(row["error"])
+        if not 0 <= error < np.inf:
+            raise CounterpointError(f"counterfactual errors row {number} has error {error}; give finite errors >= 0")
+        cells.setdefault((row["method"], row["scm"]), []).append(error)
+    return np.array([[np.mean(cells.get((method, scm), [np.nan])) for scm in scms] for method in methods])
+
+
+def _colour_range(errors: np.ndarray) -> tuple[float, float]:
+    """At most four decades below the largest error, so that an exact model does not take all of the colours."""
+    largest = float(np.nanmax(errors)) or 1.0
+    smallest = max(float(np.nanmin(errors)), largest * 1e-4)
+    return (smallest, largest) if smallest < largest else (largest / 2, largest * 2)
+
+
+def _clipped(errors: np.ndarray) -> np.ndarray:
+    return np.ma.masked_invalid(np.maximum(errors, _colour_range(errors)[0]))
+
+
+def _wrapped(text: str, width: int) -> str:
+    return textwrap.fill(text, max(width, 8), break_long_words=False)
+
+
+def _error_cell(axes: "Axes", line: int, column: int, errors: np.ndarray, image: Any) -> None:
+    error = errors[line, column]
+    if np.isnan(error):
+        axes.text(column, line, "–", ha="center", va="center", color=GREY)
+        return
+    best = error == np.nanmin(errors[:, column])
+    dark = image.norm(max(error, image.norm.vmin)) < 0.6
+    weight = "bold" if best else "normal"
+    axes.text(
+        column, line, f"{error:.3g}", ha="center", va="center", color="white" if dark else "black", fontweight=weight
+    )
+
+
+def _curve(rows: Sequence[Row], bootstrap: Bootstrap) -> tuple[list[float], list[Interval]]:
+    """The steps in order and the mean return at each, with no width where there is one seed."""
+    returns: dict[float, list[float]] = {}
+    for row in rows:
+        returns.setdefault(row["step"], []).append(float(row["return"]))
+    steps = sorted(returns)
+    return steps, [
+        interval(returns[step], np.mean, bootstrap) if len(returns[step]) > 1 else Interval(*3 * returns[step])
+        for step in steps
+    ]
+
+
+def _name_ends(axes: "Axes", ends: Sequence[tuple[float, float]], styles: dict[str, tuple[str, str]]) -> None:
+    """Each method's name beside the end of its line, pushed apart where ends are close."""
+    low, high = axes.get_ylim()
+    heights = spread([height for _, height in ends], gap=0.055 * (high - low))
+    for (method, (colour, _)), (step, _), height in zip(styles.items(), ends, heights, strict=True):
+        axes.annotate(
+            method, (step, height), (6, 0), textcoords="offset points", va="center", color=colour, annotation_clip=False
+        )

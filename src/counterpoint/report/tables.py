@@ -1,0 +1,179 @@
+"""Results as Markdown and CSV that are whole or absent, and the record of what produced them."""
+
+import csv
+import json
+import math
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from counterpoint.errors import CounterpointError
+
+Row = Mapping[str, Any]
+INTEGER = re.compile(r"-?(0|[1-9]\d*)")
+NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?|nan|-?inf")
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A temporary path beside `path` that takes its place when the block ends, and vanishes when the block raises."""
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def require_columns(rows: Sequence[Row], columns: Sequence[str], what: str) -> None:
+    """Raise unless there are rows and each has every one of `columns`."""
+    if not rows:
+        raise CounterpointError(f"{what} has no rows; give at least one")
+    for number, row in enumerate(rows):
+        absent = [column for column in columns if column not in row]
+        if absent:
+            raise CounterpointError(f"{what} row {number} has no column '{absent[0]}'; it needs {', '.join(columns)}")
+
+
+def column_order(rows: Sequence[Row]) -> list[str]:
+    """Every column of `rows`, in the order in which they first appear."""
+    return list(dict.fromkeys(column for row in rows for column in row))
+
+
+def markdown_table(
+    rows: Sequence[Row], columns: Sequence[str] | None = None, formats: Mapping[str, str] | None = None
+) -> str:
+    """A Markdown table; `formats` maps a column to a format spec such as `.1f`, and an absent value is a dash.
+
+    Example:
+        >>> print(markdown_table([{"method": "D3QN", "return": 84.31}], formats={"return": ".1f"}))
+        | method | return |
+        | :-- | --: |
+        | D3QN | 84.3 |
+    """
+    columns = column_order(rows) if columns is None else columns
+    specs = formats or {}
+    numeric = [all(_is_number(row.get(column)) for row in rows) for column in columns]
+    lines = [[_escaped(column) for column in columns], ["--:" if number else ":--" for number in numeric]]
+    lines += [[_cell(row.get(column), specs.get(column, "")) for column in columns] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def write_csv(rows: Sequence[Row], path: str | os.PathLike[str], columns: Sequence[str] | None = None) -> None:
+    """Write rows whole or not at all; a float keeps every digit, so `read_csv` gives back the same number."""
+    columns = column_order(rows) if columns is None else columns
+    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows([[_written(row.get(column)) for column in columns] for row in rows])
+
+
+def read_csv(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The rows of a CSV, numbers as numbers; an empty field is None, as `write_csv` writes it."""
+    with Path(path).open(newline="", encoding="utf-8") as file:
+        return [{column: _read(text) for column, text in row.items()} for row in csv.DictReader(file)]
+
+
+def write_json(record: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+    """Write a record as readable JSON, whole or not at all."""
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(record, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def hardware() -> dict[str, Any]:
+    """What the numbers were computed on: the accelerator if torch sees one, else the processor."""
+    cuda = torch.cuda.is_available()
+    return {
+        "device": torch.cuda.get_device_name() if cuda else _processor(),
+        "accelerator": "cuda" if cuda else "none",
+        "processor": _processor(),
+        "cpu_count": os.cpu_count(),
+        "torch_threads": torch.get_num_threads(),
+    }
+
+
+def provenance() -> dict[str, Any]:
+    """What produced a result, to be saved beside it: versions, commit and hardware; no paths and no host names."""
+    return {
+        "counterpoint": _package_version(),
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "system": f"{platform.system()} {platform.machine()}",
+        **hardware(),
+    }
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
+def _cell(value: Any, spec: str) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "–"
+    return _escaped(format(value, spec))
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _written(value: Any) -> str:
+    if value is None:
+        return ""
+    # float() first: the repr of a numpy scalar names its type.
+    return repr(float(value)) if isinstance(value, float | np.floating) else str(value)
+
+
+def _read(text: str | None) -> Any:
+    if text is None or text == "":
+        return None
+    if text in ("True", "False"):
+        return text == "True"
+    if INTEGER.fullmatch(text):
+        return int(text)
+    return float(text) if NUMBER.fullmatch(text) else text
+
+
+def _processor() -> str:
+    """The processor's model name, which Linux tells only in /proc/cpuinfo."""
+    information = Path("/proc/cpuinfo")
+    if information.exists():
+        found = re.search(r"^model name\s*:\s*(.+)$", information.read_text(), re.MULTILINE)
+        if found:
+            return found[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _package_version() -> str | None:
+    try:
+        return metadata.version("counterpoint")
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of the checkout this file is tracked in, "-dirty" when edited; None outside one or without git."""
+    here = Path(__file__)
+    try:
+        # An installed copy may lie inside some other project's checkout, whose commit would say nothing.
+        _git(here.parent, "ls-files", "--error-unmatch", here.name)
+        return _git(here.parent, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    finished = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True, timeout=10)
+    return finished.stdout.strip()

@@ -1,0 +1,1 @@
+"""Structural causal models: abduct the noise, change the action, predict."""

@@ -1,0 +1,160 @@
+"""BiCoGAN: the paper's SCM s' = G(s, a, θ, u), learned against a discriminator together with an encoder (section 3.1).
+
+`BiCoGAN` is the paper's model. Its encoder sees s' alone; a deterministic map of s' fills fewer dimensions than
+(s, a, u), so it cannot reach the law of the decoder and its counterfactuals are about as good as the conditional mean.
+`ConditionalBiCoGAN` tells the encoder and the discriminator (s, a), and works.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+
+from counterpoint.artifacts import device_of, recipe_hash
+from counterpoint.data.jobs import Job, Padded, pad
+from counterpoint.nets.monotone import DiagonalGenerator, PaperGenerator
+from counterpoint.nets.stacked import StackedMLP, initialise, members_of
+from counterpoint.nets.training import Monitor, Schedule, train
+from counterpoint.scm.base import Origin, SCMRecipe, StructuralCausalModel, fitting_table
+from counterpoint.scm.bicogan_networks import (
+    Adversarial,
+    AdversarialLearner,
+    AdversarialMechanism,
+    ConditionalEncoder,
+    PaperEncoder,
+)
+from counterpoint.seeding import derive
+
+
+class AdversarialSCM(SCMRecipe):
+    """What the two recipes share: every job is one member of one stack, trained in one loop."""
+
+    training: Adversarial
+
+    @abstractmethod
+    def mechanism(self, state: int, context: int, members: int) -> AdversarialMechanism: ...
+
+    @abstractmethod
+    def discriminator(self, state: int, context: int, members: int) -> StackedMLP:
+        """A judge of (c, u, s')."""
+
+    @abstractmethod
+    def weights(self) -> tuple[float, float]:
+        """The weights of the context regulariser and of the noise cycle."""
+
+    def fit_many(
+        self, jobs: Sequence[Job], monitor: Monitor = Monitor(), device: str = "cpu"
+    ) -> list[StructuralCausalModel]:
+        padded = pad([fitting_table(job) for job in jobs])
+        seeds = [derive(job.seed, "bicogan") for job in jobs]
+        shape = padded.columns["state"].shape[-1], padded.columns["context"].shape[-1], len(jobs)
+        mechanism, discriminator = self.mechanism(*shape), self.discriminator(*shape)
+        _standardise(mechanism, padded)
+        _initialise(mechanism, discriminator, seeds)
+        on = device_of(device)
+        learner = AdversarialLearner(mechanism.to(on), discriminator.to(on), padded, self.training, *self.weights())
+        identity = recipe_hash(self, [(job.data.fingerprint, job.seed) for job in jobs])
+        train(learner, self.training.schedule, seeds, identity, monitor)
+        return [self._cut(mechanism, i, len(jobs), job) for i, job in enumerate(jobs)]
+
+    def _cut(self, stack: AdversarialMechanism, index: int, jobs: int, job: Job) -> StructuralCausalModel:
+        mechanism = self.mechanism(stack.noise_width, stack.context_width, 1)
+        mechanism.load_state_dict(members_of(stack.state_dict(), jobs, index, 1))
+        mechanism.to(next(stack.parameters()).device)
+        return StructuralCausalModel(
+            self, mechanism, job.data.actions, job.data.state_names, Origin(job.seed, job.data.fingerprint)
+        )
+
+
+@dataclass(frozen=True)
+class BiCoGAN(AdversarialSCM):
+    """The paper's model as written: G(s, a, u) monotone in u, E(s') → (ŝ, â, û), D on (s, a, u, s'), λ·‖(s, a) − (ŝ, â)‖².
+
+    What the paper leaves open, and how it is settled here:
+      monotone generator      positive weights e^v on every path from u, batch norm's scale an exponential, a strictly
+                              increasing skip, half of the noise units with −ReLU(−x), s'_i from u_i alone (nets/monotone.py)
+      inputs                  s, a, θ and s' standardised with the table's mean and standard deviation
+      noise                   u ~ N(0, I), as wide as the state
+      R                       squared error in standardised units, summed over columns
+      batch norm in D         over both halves of the minibatch together
+      loss of G and E         non-saturating: the halves exchanged
+      the rest                the fields of `training`
+    """
+
+    generator_hidden: tuple[int, ...] = (200, 400, 600, 600)
+    """Widths of the generator (appendix E)."""
+    encoder_hidden: tuple[int, ...] = (600, 600, 400, 200)
+    """Widths of the encoder (appendix E)."""
+    discriminator_hidden: tuple[int, ...] = (600, 600, 400, 200)
+    """Widths of the discriminator (appendix E)."""
+    regulariser: float = 1.0
+    """λ, the weight of the error of (ŝ, â)."""
+    abduction: Literal["encoder", "inversion"] = "encoder"
+    """Where û comes from: the encoder as in the paper, or solving G(s, a, u) = s' for u."""
+    training: Adversarial = Adversarial(
+        Schedule(steps=3000), batch=64, learning_rate=2e-4, betas=(0.5, 0.99), penalty=0.0, average=0.999
+    )
+    """How it is trained."""
+
+    def mechanism(self, state: int, context: int, members: int) -> AdversarialMechanism:
+        generator = PaperGenerator(members, context, state, self.generator_hidden)
+        encoder = PaperEncoder(members, context, state, self.encoder_hidden)
+        shape = members, context, state
+        return AdversarialMechanism(generator, encoder, shape, self.abduction == "inversion", change=False)
+
+    def discriminator(self, state: int, context: int, members: int) -> StackedMLP:
+        return StackedMLP(members, context + 2 * state, self.discriminator_hidden, 1, nn.ReLU, batch_norm=True)
+
+    def weights(self) -> tuple[float, float]:
+        return self.regulariser, 0.0
+
+
+@dataclass(frozen=True)
+class ConditionalBiCoGAN(AdversarialSCM):
+    """A bidirectional GAN whose encoder and discriminator know (s, a): E(s, a, s') → û, with the cycle E(s, a, G(s, a, u)) = u."""
+
+    generator_hidden: tuple[int, ...] = (64, 64)
+    """Widths of the network from (s, a, θ) to the generator's bends, one network a state."""
+    monotone_width: int = 16
+    """Units in each of the generator's two monotone layers."""
+    encoder_hidden: tuple[int, ...] = (128, 128)
+    """Widths of the encoder."""
+    discriminator_hidden: tuple[int, ...] = (128, 128)
+    """Widths of the discriminator, LeakyReLU without batch norm."""
+    cycle: float = 0.3
+    """Weight of the noise cycle's squared error."""
+    change: bool = True
+    """Generate s' − s rather than s'."""
+    abduction: Literal["encoder", "inversion"] = "inversion"
+    """Where û comes from: solving G(s, a, u) = s' for u, or the encoder."""
+    training: Adversarial = Adversarial(
+        Schedule(steps=8000), batch=256, learning_rate=1e-3, betas=(0.5, 0.99), penalty=0.1, average=0.999
+    )
+    """How it is trained."""
+
+    def mechanism(self, state: int, context: int, members: int) -> AdversarialMechanism:
+        generator = DiagonalGenerator(members, context, state, self.generator_hidden, self.monotone_width)
+        encoder = ConditionalEncoder(members, context, state, self.encoder_hidden)
+        shape = members, context, state
+        return AdversarialMechanism(generator, encoder, shape, self.abduction == "inversion", self.change)
+
+    def discriminator(self, state: int, context: int, members: int) -> StackedMLP:
+        return StackedMLP(members, context + 2 * state, self.discriminator_hidden, 1, nn.LeakyReLU)
+
+    def weights(self) -> tuple[float, float]:
+        return 0.0, self.cycle
+
+
+def _standardise(mechanism: AdversarialMechanism, padded: Padded) -> None:
+    columns = padded.columns
+    mechanism.context.take(columns["context"], padded)
+    mechanism.target.take(mechanism.target_of(columns["state"], columns["next_state"]), padded)
+
+
+def _initialise(mechanism: AdversarialMechanism, discriminator: StackedMLP, seeds: Sequence[int]) -> None:
+    per_member = mechanism.generator.per_member
+    initialise(mechanism.generator, [derive(seed, "generator", i) for seed in seeds for i in range(per_member)])
+    initialise(mechanism.encoder, [derive(seed, "encoder") for seed in seeds])
+    initialise(discriminator, [derive(seed, "discriminator") for seed in seeds])

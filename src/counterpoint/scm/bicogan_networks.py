@@ -1,0 +1,227 @@
+"""The parts of a bidirectional conditional GAN: encoders, the fitted mechanism, and the adversarial training of both.
+
+    min_{G,E} max_D  E[log D(E(s'), s')] + E[log(1 − D((c, u), G(c, u)))] + λ·E‖c − ĉ‖²,    c = (s, a, θ), u ~ N(0, I)
+
+(paper, section 3.1). Here c and s' are standardised, and D gives a logit.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+from torch.optim import Optimizer
+
+from counterpoint.data.jobs import Padded
+from counterpoint.nets.monotone import DiagonalGenerator, PaperGenerator
+from counterpoint.nets.stacked import StackedMLP
+from counterpoint.nets.training import Learner, Schedule, adam
+from counterpoint.scm.base import Mechanism
+from counterpoint.scm.inversion import invert
+
+
+class PaperEncoder(nn.Module):
+    """E(s') → (ŝ, â, θ̂, û): the paper's, which must guess from the next state alone where it came from."""
+
+    def __init__(self, members: int, context: int, size: int, hidden: Sequence[int]) -> None:
+        super().__init__()
+        self.split = [context, size]
+        self.net = StackedMLP(members, size, hidden, context + size, nn.ReLU, batch_norm=True)
+
+    def forward(self, context: Float[Tensor, "k n c"], y: Float[Tensor, "k n d"]) -> tuple[Tensor, Tensor]:
+        guess, noise = self.net(y).split(self.split, -1)
+        return guess, noise
+
+
+class ConditionalEncoder(nn.Module):
+    """E(s, a, θ, s') → û: it is told the context, so its ĉ is c."""
+
+    def __init__(self, members: int, context: int, size: int, hidden: Sequence[int]) -> None:
+        super().__init__()
+        self.net = StackedMLP(members, context + size, hidden, size)
+
+    def forward(self, context: Float[Tensor, "k n c"], y: Float[Tensor, "k n d"]) -> tuple[Tensor, Tensor]:
+        return context, self.net(torch.cat([context, y], -1))
+
+
+class Standard(nn.Module):
+    """Every member's own mean and standard deviation of some columns."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, members: int, width: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(members, 1, width))
+        self.register_buffer("scale", torch.ones(members, 1, width))
+
+    @torch.no_grad()
+    def take(self, values: Float[Tensor, "k n w"], padded: Padded) -> None:
+        """The statistics of the rows that count; a constant column is left at its scale."""
+        mask, count = padded.mask()[..., None], padded.count[:, None, None]
+        mean = (values * mask).sum(1, keepdim=True) / count
+        scale = (((values - mean) * mask).square().sum(1, keepdim=True) / count).sqrt()
+        self.mean.copy_(mean)
+        self.scale.copy_(torch.where(scale > 1e-8, scale, 1.0))
+
+    def forward(self, values: Float[Tensor, "k n w"]) -> Float[Tensor, "k n w"]:
+        return (values - self.mean) / self.scale
+
+    def back(self, standard: Float[Tensor, "k n w"]) -> Float[Tensor, "k n w"]:
+        return standard * self.scale + self.mean
+
+
+class AdversarialMechanism(Mechanism):
+    """A generator and an encoder in standard units; `inversion` abducts from the generator and not by the encoder."""
+
+    def __init__(
+        self,
+        generator: PaperGenerator | DiagonalGenerator,
+        encoder: PaperEncoder | ConditionalEncoder,
+        shape: tuple[int, int, int],
+        inversion: bool,
+        change: bool,
+    ) -> None:
+        super().__init__()
+        self.members, self.context_width, self.noise_width = shape
+        self.generator, self.encoder, self.inversion, self.change = generator, encoder, inversion, change
+        self.context, self.target = (Standard(self.members, width) for width in shape[1:])
+
+    def target_of(self, state: Tensor, next_state: Tensor) -> Tensor:
+        """What is generated: the next state, or its difference from the state."""
+        return next_state - state if self.change else next_state
+
+    def abduct(self, context: Tensor, state: Tensor, next_state: Tensor) -> Tensor:
+        c, y = self.context(context), self.target(self.target_of(state, next_state))
+        return invert(self.generator.given(c), y) if self.inversion else self.encoder(c, y)[1]
+
+    def predict(self, context: Tensor, state: Tensor, noise: Tensor) -> Tensor:
+        y = self.target.back(self.generator(self.context(context), noise))
+        return state + y if self.change else y
+
+
+@dataclass(frozen=True)
+class Adversarial:
+    """How generator, encoder and discriminator are trained; all but Adam is the choice of this package."""
+
+    schedule: Schedule
+    """Length and learning-rate schedule."""
+    batch: int
+    """Rows in each half of a minibatch; the same rows stand in both halves."""
+    learning_rate: float
+    """Adam's learning rate, for all three networks."""
+    betas: tuple[float, float]
+    """Adam's averaging of gradients and of their squares."""
+    penalty: float
+    """Weight γ of the discriminator's penalty γ/2·‖∇D‖² at the minibatch (R1, Mescheder et al. 2018)."""
+    average: float
+    """How much of the averaged weights, which are the ones kept, survives an update."""
+
+
+def discriminator_loss(encoded: Float[Tensor, "k n 1"], decoded: Float[Tensor, "k n 1"]) -> Float[Tensor, " k"]:
+    """−E log D(E(s'), s') − E log(1 − D(c, u, G(c, u))), from D's logits."""
+    return F.softplus(-encoded).mean((1, 2)) + F.softplus(decoded).mean((1, 2))
+
+
+def deception_loss(encoded: Float[Tensor, "k n 1"], decoded: Float[Tensor, "k n 1"]) -> Float[Tensor, " k"]:
+    """What G and E minimise: the discriminator's loss with the halves exchanged (non-saturating)."""
+    return discriminator_loss(decoded, encoded)
+
+
+def context_loss(context: Float[Tensor, "k n c"], guess: Float[Tensor, "k n c"]) -> Float[Tensor, " k"]:
+    """R of the paper: the squared error of (ŝ, â, θ̂); the noise has no part in it."""
+    return (context - guess).square().sum(-1).mean(-1)
+
+
+class AdversarialLearner(Learner):
+    """K bidirectional GANs in training; `averaged` is the mechanism that is kept."""
+
+    context: Tensor
+    target: Tensor
+    updates: Tensor
+
+    def __init__(
+        self,
+        mechanism: AdversarialMechanism,
+        discriminator: StackedMLP,
+        padded: Padded,
+        how: Adversarial,
+        regulariser: float,
+        cycle: float,
+    ) -> None:
+        super().__init__()
+        self.averaged, self.live, self.discriminator = mechanism, copy.deepcopy(mechanism).train(), discriminator
+        self.how, self.regulariser, self.cycle, self.count = how, regulariser, cycle, padded.count.tolist()
+        self.averaged.requires_grad_(False)
+        device = next(mechanism.parameters()).device
+        self.register_buffer("updates", torch.zeros((), device=device))
+        columns = padded.columns
+        target = mechanism.target_of(columns["state"], columns["next_state"])
+        self.register_buffer("context", mechanism.context(columns["context"].to(device)), persistent=False)
+        self.register_buffer("target", mechanism.target(target.to(device)), persistent=False)
+        self.fooling = adam(self.live.parameters(), how.learning_rate, how.betas)
+        self.judging = adam(self.discriminator.parameters(), how.learning_rate, how.betas)
+
+    def draw(self, member: int, random: torch.Generator, steps: int) -> dict[str, Tensor]:
+        rows = torch.randint(self.count[member], (steps, self.how.batch), generator=random)
+        noise = torch.randn(steps, self.how.batch, self.target.shape[-1], generator=random)
+        return {"rows": rows, "noise": noise}
+
+    def update(self, draw: dict[str, Tensor]) -> dict[str, Tensor]:
+        context, y = (_rows(table, draw["rows"]) for table in (self.context, self.target))
+        noise = draw["noise"]
+        generated = self.live.generator(context, noise)
+        guess, abducted = self.live.encoder(context, y)
+        joint = torch.cat([torch.cat([guess, abducted, y], -1), torch.cat([context, noise, generated], -1)], 1)
+        judged = self._judge(joint.detach())
+        extra = self.regulariser * context_loss(context, guess)
+        if self.cycle:
+            recovered = self.live.encoder(context, generated)[1]
+            extra = extra + self.cycle * context_loss(noise, recovered)
+        fooled = self._fool(joint, extra)
+        self._average()
+        return {"discriminator": judged, "deception": fooled}
+
+    def _judge(self, joint: Float[Tensor, "k m j"]) -> Float[Tensor, " k"]:
+        """One step of the discriminator. Both halves pass it together, so batch norm cannot hide a difference."""
+        joint.requires_grad_(self.how.penalty > 0)
+        self.discriminator.requires_grad_(True)
+        logits = self.discriminator(joint)
+        loss = total = discriminator_loss(*logits.chunk(2, 1))
+        if self.how.penalty:
+            slope = torch.autograd.grad(logits.sum(), joint, create_graph=True)[0]
+            total = loss + self.how.penalty / 2 * slope.square().sum(-1).mean(-1)
+        self.judging.zero_grad(set_to_none=True)
+        total.sum().backward()
+        self.judging.step()
+        return loss.detach()
+
+    def _fool(self, joint: Float[Tensor, "k m j"], extra: Float[Tensor, " k"]) -> Float[Tensor, " k"]:
+        """One step of generator and encoder against the discriminator as it now is."""
+        self.discriminator.requires_grad_(False)
+        loss = deception_loss(*self.discriminator(joint).chunk(2, 1))
+        self.fooling.zero_grad(set_to_none=True)
+        (loss + extra).sum().backward()
+        self.fooling.step()
+        return loss.detach()
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        """Averaged weights move quickly at first, so that a short training is not the average of its beginning."""
+        self.updates += 1
+        share = (9 / (9 + self.updates)).clamp(min=1 - self.how.average)
+        for kept, live in zip(self.averaged.state_dict().values(), self.live.state_dict().values(), strict=True):
+            kept.lerp_(live, share)
+
+    def optimizers(self) -> Sequence[Optimizer]:
+        return (self.judging, self.fooling)
+
+    def network(self) -> nn.Module:
+        return self.averaged
+
+
+def _rows(table: Float[Tensor, "k n w"], rows: Tensor) -> Float[Tensor, "k b w"]:
+    return table.gather(1, rows[..., None].expand(-1, -1, table.shape[-1]))

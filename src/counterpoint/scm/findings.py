@@ -1,0 +1,155 @@
+"""What a check finds, and what all findings together mean to the reader."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from counterpoint.data.jobs import NO_THETA
+from counterpoint.data.transitions import Transitions
+from counterpoint.errors import CounterpointError
+from counterpoint.scm.base import StructuralCausalModel
+from counterpoint.seeding import generator
+
+SAMPLE = 1000
+"""Rows that are looked at: enough for the tests, few enough for their n² kernels."""
+LOGGED = 20_000
+"""Logged rows among which similar states are looked for."""
+
+Trust = Literal["yes", "with care", "no"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check's result; `value` is acceptable up to `threshold`, or where chance (`p_value`) could explain it."""
+
+    name: str
+    value: float
+    threshold: float
+    passed: bool
+    sentence: str
+    """The result in plain words."""
+    p_value: float | None = None
+    grave: bool = True
+    """Whether failing means that the model must not be trusted; otherwise its answers need care."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The rows a model is examined on, with one alternative action for each, and the noise it finds in them."""
+
+    model: StructuralCausalModel
+    rows: Transitions
+    theta: Float[Tensor, "n t"]
+    alternative: Float[Tensor, "n a"]
+    noise: Float[Tensor, "n m u"]
+    logged: Transitions
+    """All logged rows, or many of them: where support is looked for."""
+    held_out: bool
+    """Whether the model was fitted on other rows than these."""
+    seed: int
+
+    @property
+    def context(self) -> Float[Tensor, "n c"]:
+        return torch.cat([self.rows.state, self.rows.action, self.theta], -1)
+
+    @property
+    def change(self) -> Float[Tensor, "n s"]:
+        return self.rows.next_state - self.rows.state
+
+    def member_counterfactuals(self) -> Float[Tensor, "m n s"]:
+        """Every member's own answer to the alternative action."""
+        return self.predict(self.alternative, self.abducted())
+
+    @torch.no_grad()
+    def abducted(self) -> Float[Tensor, "m n u"]:
+        """Every member's abducted noise (the posterior's draw in `noise` is the same where it is a point)."""
+        flat = self.model.abduct(self.rows, self.theta)
+        return flat.view(len(flat), self.model.mechanism.members, -1).transpose(0, 1)
+
+    @torch.no_grad()
+    def predict(self, action: Float[Tensor, "n a"], noise: Float[Tensor, "m n u"]) -> Float[Tensor, "m n s"]:
+        return member_predictions(self.model, self.rows.state, action, self.theta, noise)
+
+    def effect_scale(self, counterfactual: Float[Tensor, "n s"]) -> Float[Tensor, " s"]:
+        """Standard deviation of the effect of the action, column by column; where there is none, a tenth of the change's."""
+        effect = (counterfactual - self.rows.next_state).std(0)
+        return torch.maximum(effect, 0.1 * self.change.std(0)).clamp(min=1e-12)
+
+
+@dataclass(frozen=True)
+class Report:
+    """All findings on one model, failed ones included, and the rows they were made on."""
+
+    findings: tuple[Finding, ...]
+    rows: int
+    held_out: bool
+    state_names: tuple[str, ...]
+
+    @property
+    def trust(self) -> Trust:
+        """No where a grave check failed; with care where another did, or where only the fit's own rows were seen."""
+        failed = self.failed
+        if any(finding.grave for finding in failed):
+            return "no"
+        return "with care" if failed or not self.held_out else "yes"
+
+    @property
+    def failed(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if not finding.passed)
+
+    def __getitem__(self, name: str) -> Finding:
+        return next(finding for finding in self.findings if finding.name == name)
+
+    def verdict(self) -> str:
+        """A few sentences for a reader who knows the patients and not the mathematics."""
+        reasons = sorted(self.failed, key=lambda finding: not finding.grave)
+        kind = "rows the model had not seen" if self.held_out else "the very rows the model was fitted on"
+        lines = [f"Trust: {self.trust}{', because:' if reasons else '.'}"]
+        lines += [f"- {finding.sentence}" for finding in reasons]
+        if not self.held_out:
+            lines += ["- Only the rows of the fit were checked, where a model looks better than it is; check held-out rows."]
+        passed = len(self.findings) - len(reasons)
+        return "\n".join([*lines, f"{passed} of {len(self.findings)} checks passed on {self.rows} {kind}."])
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain numbers and words only."""
+        return {
+            "trust": self.trust,
+            "verdict": self.verdict(),
+            "rows": self.rows,
+            "held_out": self.held_out,
+            "state_names": list(self.state_names),
+            "findings": [asdict(finding) for finding in self.findings],
+        }
+
+
+def draw(
+    model: StructuralCausalModel,
+    rows: Transitions,
+    seed: int,
+    theta: Float[Tensor, "_ t"] = NO_THETA,
+) -> Sample:
+    """At most `SAMPLE` real rows with a next state, and an alternative action from the action space for each."""
+    usable = (~rows.imagined & rows.has_next).nonzero()[:, 0]
+    if len(usable) < 50:
+        raise CounterpointError(f"{len(usable)} real rows with a next state are too few to check a model; pass 50 or more")
+    picked = usable[torch.randperm(len(usable), generator=generator(seed, "rows")).to(usable.device)]
+    each = theta.expand(len(rows), -1)[picked[:SAMPLE]].to(model.device)
+    chosen = rows[picked[:SAMPLE]].to(model.device)
+    alternative = rows.actions.sample(len(chosen), generator(seed, "alternative")).to(model.device)
+    noise = model.posterior(chosen, generator(seed, "posterior"), each).view(len(chosen), model.mechanism.members, -1)
+    logged = rows[picked[:LOGGED]].to(model.device)
+    held_out = rows.fingerprint != model.origin.data
+    return Sample(model, chosen, each, alternative, noise, logged, held_out, seed)
+
+
+def member_predictions(
+    model: StructuralCausalModel, state: Tensor, action: Tensor, theta: Tensor, noise: Float[Tensor, "m n u"]
+) -> Float[Tensor, "m n s"]:
+    """Every member's next state under its own noise, before they are combined; gradients flow."""
+    members = model.mechanism.members
+    context = torch.cat([state, action, theta], -1).expand(members, -1, -1)
+    return model.mechanism.predict(context, state.expand(members, -1, -1), noise)

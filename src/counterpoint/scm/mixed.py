@@ -1,0 +1,182 @@
+"""An SCM of states with categorical columns beside continuous ones (or with categorical columns alone).
+
+    continuous  s'_i = s_i + f_i(s, a, θ, u_i)                       u_i ~ N(0, 1), f_i increasing in u_i
+    categorical s'_j = argmax_c log p_j(c | s, a, θ) + g_jc          g_jc ~ Gumbel(0)
+
+Given (s, a, θ) the columns' noises are taken to be independent of one another. The noise table holds the u_i first, then
+one Gumbel a category, column by column in the order of `categories`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from counterpoint.artifacts import device_of, recipe_hash
+from counterpoint.data.jobs import Job
+from counterpoint.errors import CounterpointError
+from counterpoint.nets.conditional import ConditionalLaw, Likelihood, fit_law
+from counterpoint.nets.density import Law, Spline
+from counterpoint.nets.stacked import members_of
+from counterpoint.nets.training import Monitor
+from counterpoint.scm.base import Mechanism, Origin, SCMRecipe, StructuralCausalModel, fitting_table
+from counterpoint.scm.categorical import (
+    CategoricalLaw,
+    Categories,
+    check_codes,
+    draw_exponentials,
+    one_hot,
+    vote,
+    wrong_codes,
+)
+from counterpoint.seeding import derive, generator
+
+
+class MixedMechanism(Mechanism):
+    """A law of the change of the continuous columns and a Gumbel-max law of the codes, on the same one-hot context."""
+
+    def __init__(
+        self, law: ConditionalLaw, codes: CategoricalLaw, categories: Categories, state: int, seed: int
+    ) -> None:
+        super().__init__()
+        self.law, self.codes, self.categories, self.seed = law, codes, categories, seed
+        self.members, self.width = law.members, state
+        self.coded = [column for column, _ in categories]
+        self.continuous = [column for column in range(state) if column not in self.coded]
+        self.context_width = law.context_mean.shape[-1] - sum(codes.counts) + codes.size
+        self.noise_width = law.size + sum(codes.counts)
+
+    def abduct(self, context: Tensor, state: Tensor, next_state: Tensor) -> Tensor:
+        """The point of a continuous column; for a code, where no point exists, a posterior draw fixed by the recipe.
+
+        The draw belongs to the row's place in the table: the same table always gives the same noise, and rows that are
+        alike still get draws of their own, so that counterfactuals keep the right frequencies over a table.
+        """
+        return self.posterior(context, state, next_state, generator(self.seed, "gumbel"))
+
+    def posterior(self, context: Tensor, state: Tensor, next_state: Tensor, random: torch.Generator) -> Tensor:
+        self._check(state, next_state)
+        seen = one_hot(context, self.categories)
+        change = next_state[..., self.continuous] - state[..., self.continuous]
+        fresh = draw_exponentials(state.shape[1], sum(self.codes.counts), random).to(state)
+        gumbels = self.codes.abduct(seen, next_state[..., self.coded], fresh)
+        return torch.cat([self.law.abduct(seen, change), gumbels], -1)
+
+    def predict(self, context: Tensor, state: Tensor, noise: Tensor) -> Tensor:
+        self._check(state)
+        seen = one_hot(context, self.categories)
+        next_state = torch.empty_like(state, memory_format=torch.contiguous_format)
+        next_state[..., self.continuous] = state[..., self.continuous] + self.law.predict(
+            seen, noise[..., : self.law.size]
+        )
+        next_state[..., self.coded] = self.codes.predict(seen, noise[..., self.law.size :])
+        return next_state
+
+    def combine(self, predictions: Float[Tensor, "m n s"]) -> Float[Tensor, "n s"]:
+        """The members' mean for a continuous column, their vote for a categorical one."""
+        combined = predictions.mean(0)
+        for column, count in self.categories:
+            combined[:, column] = vote(predictions[..., column], count)
+        return combined
+
+    def prior(self, count: int, random: torch.Generator) -> Float[Tensor, "n u"]:
+        normal = torch.randn(count, self.law.size, generator=random, device=random.device)
+        return torch.cat([normal, -draw_exponentials(count, sum(self.codes.counts), random).log()], -1)
+
+    def _check(self, *states: Tensor) -> None:
+        for values in states:
+            for column, count in self.categories:
+                codes = values[0, :, column]
+                wrong = wrong_codes(codes, count)
+                if len(wrong):
+                    raise CounterpointError(
+                        f"state column number {column} holds {float(codes[wrong[0]]):g}, which is not a code"
+                        f" 0 to {count - 1}; recode the column as it was for the fit"
+                    )
+
+
+@dataclass(frozen=True)
+class Mixed(SCMRecipe):
+    """An SCM for states of which some columns, or all, hold codes 0 … count − 1.
+
+    Assumes diagonal noise, and for the codes the Gumbel-max mechanism, which data cannot confirm.
+    """
+
+    categories: Categories
+    """(column, count) of every categorical state column."""
+    law: Law = Spline()
+    """The law of one continuous column, as in `DensitySCM`."""
+    ensemble: int = 5
+    """Members; continuous columns are averaged over them, codes are voted on (ties go to the lowest code)."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Widths of both networks, from (s, a, θ) to the laws' parameters and to the categories' logits."""
+    likelihood: Likelihood = Likelihood()
+    """How both are fitted."""
+    draw_seed: int = 0
+    """Seed of the posterior draw that `abduct` fixes for the codes; another seed is another draw."""
+
+    def fit_many(
+        self, jobs: Sequence[Job], monitor: Monitor = Monitor(), device: str = "cpu"
+    ) -> list[StructuralCausalModel]:
+        tables = [self._table(job) for job in jobs]
+        seeds = [derive(job.seed, "member", m) for job in jobs for m in range(self.ensemble)]
+        mechanism = self.mechanism(jobs[0].data.state_size, tables[0]["raw"].shape[1], len(seeds)).to(device_of(device))
+        identity = recipe_hash(self, [(job.data.fingerprint, job.seed) for job in jobs])
+        for name, law in (("change", mechanism.law), ("codes", mechanism.codes)):
+            if law.size:
+                stacked = [{"context": t["context"], "y": t[name]} for t in tables for _ in range(self.ensemble)]
+                fit_law(law, stacked, seeds, self.likelihood, identity, monitor.stage(name))  # pyright: ignore[reportArgumentType]
+        return [self._cut(mechanism, i, len(jobs), job) for i, job in enumerate(jobs)]
+
+    def mechanism(self, state: int, context: int, members: int) -> MixedMechanism:
+        check_categories(self.categories, state)
+        counts = [count for _, count in self.categories]
+        width = context - len(counts) + sum(counts)
+        law = ConditionalLaw(members, width, state - len(counts), self.law, self.hidden)
+        codes = CategoricalLaw(members, width, counts, self.hidden)
+        return MixedMechanism(law, codes, self.categories, state, self.draw_seed)
+
+    def _table(self, job: Job) -> dict[str, Tensor]:
+        check_categories(self.categories, job.data.state_size)
+        names, has_next = job.data.state_names, job.data.has_next[:, None]
+        check_codes("state", job.data.state, self.categories, names)
+        check_codes("next state", torch.where(has_next, job.data.next_state, 0.0), self.categories, names)
+        table = fitting_table(job)
+        coded = [column for column, _ in self.categories]
+        continuous = [column for column in range(job.data.state_size) if column not in coded]
+        return {
+            "raw": table["context"],
+            "context": one_hot(table["context"], self.categories),
+            "change": (table["next_state"] - table["state"])[:, continuous],
+            "codes": table["next_state"][:, coded],
+        }
+
+    def _cut(self, stack: MixedMechanism, index: int, jobs: int, job: Job) -> StructuralCausalModel:
+        mechanism = self.mechanism(stack.width, stack.context_width, self.ensemble)
+        mechanism.load_state_dict(members_of(stack.state_dict(), jobs, index, 1))
+        mechanism.to(next(stack.parameters()).device)
+        return StructuralCausalModel(
+            self, mechanism, job.data.actions, job.data.state_names, Origin(job.seed, job.data.fingerprint)
+        )
+
+
+def categorical(*counts: int, ensemble: int = 5) -> Mixed:
+    """A Gumbel-max SCM of a state whose every column is categorical, with these numbers of categories."""
+    return Mixed(tuple(enumerate(counts)), ensemble=ensemble)
+
+
+def check_categories(categories: Categories, state: int) -> None:
+    """Raise one line where `categories` does not fit a state of so many columns."""
+    if not categories:
+        raise CounterpointError("Mixed has no categorical column; use DensitySCM for a state of continuous columns")
+    columns = [column for column, _ in categories]
+    for column, count in categories:
+        if not 0 <= column < state or columns.count(column) > 1:
+            raise CounterpointError(
+                f"categories name column {column}, which is named twice or not one of the state's {state} columns;"
+                f" name each of 0 to {state - 1} at most once"
+            )
+        if count < 2:
+            raise CounterpointError(f"categories give column {column} {count} categories; it needs at least 2")

@@ -1,0 +1,135 @@
+"""Trials in a known SCM, logged with the noise that made them (paper, section 5.1: 250 trials of 20 steps)."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from counterpoint.data.spaces import check_actions
+from counterpoint.data.transitions import Transitions, concatenate
+from counterpoint.errors import CounterpointError
+from counterpoint.seeding import derive, generator
+from counterpoint.tasks.base import KnownSCM
+
+BehaviourPolicy = Callable[[Float[Tensor, "n s"], torch.Generator], Float[Tensor, "n a"]]
+"""From observed states and a generator to the features of the chosen actions."""
+
+BLOCK = 50
+"""Trials that share one random stream; a block is always simulated whole (see `simulate`)."""
+
+
+def random_policy(task: KnownSCM) -> BehaviourPolicy:
+    """Every action of the task's space alike, whatever the state."""
+    return lambda state, generator: task.actions.sample(len(state), generator)
+
+
+@torch.no_grad()
+def simulate(
+    task: KnownSCM, policy: BehaviourPolicy, trials: int, steps: int, seed: int, stop_at_failure: bool = False
+) -> Transitions:
+    """Log `trials` trials of `steps` steps; each trial is a subject, and its noise stands in `.noise`.
+
+    A trial goes on after a failure, as the paper's 20 full steps a trial ask for (of random CartPole trials on earth
+    four in ten fail within 20 steps): the physics carries on from the failed state, every row whose next state lies
+    beyond the limits is `terminated`, and the row after it opens a new episode, so that no window and no value crosses
+    a failure. `step` counts through the trial. With `stop_at_failure` the trial ends at its first terminated row
+    instead. The last row of a trial is `truncated` unless it is terminated.
+
+    Trial k is the same for every number of trials: blocks of `BLOCK` trials have streams of their own, and the surplus
+    of the last block is thrown away. Start, noise, observation and policy draw from separate streams, so two policies
+    under one seed meet the same starts and the same noise.
+
+    Where subjects have parameters, trial k belongs to subject k (see `KnownSCM.of_subjects`).
+
+    Example:
+        >>> from counterpoint.tasks.cartpole import CartPole
+        >>> rows = simulate(CartPole(), random_policy(CartPole()), trials=50, steps=20, seed=0)
+        >>> len(rows), rows.noise.shape[1]
+        (1000, 5)
+    """
+    if trials < 1 or steps < 1:
+        raise CounterpointError(f"cannot simulate {trials} trials of {steps} steps; ask for at least one of each")
+    blocks = [_simulate_block(task, policy, steps, seed, first) for first in range(0, trials, BLOCK)]
+    state, action, noise, next_state = (torch.cat(column)[:trials] for column in zip(*blocks, strict=True))
+    terminated = task.terminated(next_state)
+    last = torch.zeros_like(terminated)
+    last[:, -1] = True
+    opens = torch.zeros_like(terminated)
+    opens[:, 0] = True
+    opens[:, 1:] |= terminated[:, :-1]
+    rows = Transitions.logged(
+        state=state.flatten(0, 1),
+        action=action.flatten(0, 1),
+        reward=task.reward(state, action, next_state).flatten(),
+        next_state=next_state.flatten(0, 1),
+        terminated=terminated.flatten(),
+        truncated=(last & ~terminated).flatten(),
+        subject=torch.arange(trials).repeat_interleave(steps),
+        episode=opens.flatten().cumsum(0) - 1,
+        step=torch.arange(steps).repeat(trials),
+        actions=task.actions,
+        state_names=task.state_names,
+    )
+    check_actions(task.actions, rows.action, "the policy's action")
+    rows = replace(rows, noise=noise.flatten(0, 1))
+    return _until_failure(rows, trials) if stop_at_failure else rows
+
+
+def simulate_population(
+    tasks: Sequence[KnownSCM],
+    policy: Callable[[KnownSCM], BehaviourPolicy],
+    trials: int,
+    steps: int,
+    seed: int,
+    stop_at_failure: bool = False,
+) -> Transitions:
+    """`trials` trials of each task in one table: the paper's hybrid data set HD is five planets with 50 trials each.
+
+    `policy(task)` is the behaviour in that task. Subjects `i·trials … (i+1)·trials − 1` belong to `tasks[i]`.
+    """
+    tables, episodes = [], 0
+    for i, task in enumerate(tasks):
+        table = simulate(task, policy(task), trials, steps, derive(seed, "task", i), stop_at_failure)
+        tables.append(replace(table, subject=table.subject + i * trials, episode=table.episode + episodes))
+        episodes += int(table.episode.max()) + 1
+    return replace(concatenate(tables), subject_names=_numbers(len(tasks) * trials))
+
+
+def trial_subset(transitions: Transitions, trials: int) -> Transitions:
+    """The first `trials` trials, so that the paper's subsets of 50, 100, …, 250 are nested."""
+    held = len(transitions.subject_names)
+    if not 1 <= trials <= held:
+        raise CounterpointError(f"cannot take {trials} trials of a table that holds {held}; ask for 1 to {held}")
+    subset = transitions[transitions.subject < trials]
+    return replace(subset, subject_names=transitions.subject_names[:trials])
+
+
+def _simulate_block(
+    task: KnownSCM, policy: BehaviourPolicy, steps: int, seed: int, first: int
+) -> tuple[Float[Tensor, "b t s"], Float[Tensor, "b t a"], Float[Tensor, "b t u"], Float[Tensor, "b t s"]]:
+    """States, actions, noise and next states of the trials `first`, …, `first + BLOCK - 1`."""
+    begin, blur, choose, chance = (
+        generator(seed, purpose, first) for purpose in ("initial", "observation", "policy", "noise")
+    )
+    task = task.of_subjects(torch.arange(first, first + BLOCK))
+    state, log = task.initial(BLOCK, begin), []
+    for _ in range(steps):
+        action, noise = policy(task.observe(state, blur), choose), task.noise(BLOCK, chance)
+        next_state = task.transition(state, action, noise)
+        log.append((state, action, noise, next_state))
+        state = next_state
+    states, actions, noises, next_states = (torch.stack(column, 1) for column in zip(*log, strict=True))
+    return states, actions, noises, next_states
+
+
+def _until_failure(rows: Transitions, trials: int) -> Transitions:
+    """Each trial up to its first terminated row; its one episode is the trial."""
+    first_episode = rows.episode.view(trials, -1)[:, :1].expand(trials, len(rows) // trials).flatten()
+    kept = rows[rows.episode == first_episode]
+    return replace(kept, episode=kept.subject.clone())
+
+
+def _numbers(count: int) -> tuple[str, ...]:
+    return tuple(str(i) for i in range(count))
