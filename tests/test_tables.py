@@ -156,7 +156,7 @@ def test_a_subject_with_no_kept_row_is_not_in_the_data() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("last", ["terminal", "truncate", "drop"])
-def test_shifting_never_crosses_an_episode(seed: int, last: str) -> None:
+def test_shifting_never_crosses_an_episode(seed: int, last: Any) -> None:
     table = from_dataframe(big(seed), **ROLES, done="done", last=last)
     label = torch.tensor([int(name) for name in table.subject_names])[table.subject]
     assert (table.state[:, 0] // 100 == label).all()
@@ -192,7 +192,7 @@ def test_every_kind_of_table_gives_the_same_transitions(tmp_path: Path) -> None:
     frame = big(1)
     frame["id"] = "patient " + frame["id"].astype(str)
     frame["HR"] = frame["HR"].astype("Int64")
-    frame["hour"] = pd.Timestamp("2150-01-01", tz="UTC") + pd.to_timedelta(frame["hour"], unit="h")
+    frame["hour"] = pd.Timestamp("2150-01-01", tz="UTC") + frame["hour"] * pd.Timedelta(hours=1)
     frame.to_csv(tmp_path / "t.csv", index=False)
     frame.to_parquet(tmp_path / "t.parquet")
     polars = pl.DataFrame({name: frame[name].to_list() for name in frame})
@@ -281,8 +281,13 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     path = tmp_path / "t.parquet"
     write(load(done="done"), path)
     before = path.read_bytes()
-    monkeypatch.setattr("counterpoint.data.tables._header", lambda _: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
+
+    def full_disk(draft: Path, target: Path) -> None:
+        assert draft.is_file() and draft.parent == target.parent, "written beside the target, then moved"
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full_disk)
+    with pytest.raises(CounterpointError, match="cannot write .*: No space left on device"):
         write(full(), path)
     assert path.read_bytes() == before and len(list(tmp_path.iterdir())) == 1
 
@@ -333,6 +338,19 @@ def test_malformed_csv_names_the_line_and_no_value(tmp_path: Path) -> None:
     with pytest.raises(CounterpointError, match=r"line 3") as caught:
         from_dataframe(path, **ROLES, done="done")
     assert str(SECRET) not in str(caught.value)
+
+
+def test_blank_and_na_cells_of_a_csv_are_missing(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    for cells, words in (
+        ("NA,0,1", "'id' has 1"),
+        (",0,1", "'id' has 1"),
+        ("x,0,", "'HR' has 1"),
+        ("x,0,NA", "'HR' has 1"),
+    ):
+        path.write_text(f"id,hour,HR,BP,dose,r\ny,0,1,1,0,0\n{cells},1,0,0\n")
+        with pytest.raises(CounterpointError, match=rf"column {words} missing value \(first at row 1\)"):
+            from_dataframe(path, **ROLES, last="terminal")
 
 
 @pytest.mark.parametrize("kind", [pd.DataFrame, pl.DataFrame])

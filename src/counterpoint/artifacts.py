@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from counterpoint.errors import CounterpointError
+from counterpoint.version import VERSION
 
 WEIGHTS, RECIPE, FORMAT = "weights.safetensors", "recipe.json", "counterpoint/1"
 
@@ -93,7 +94,7 @@ def save(folder: Path | str, tensors: dict[str, Tensor], header: dict[str, Any])
     folder = Path(folder)
     write_tensors(folder / WEIGHTS, tensors, {"format": FORMAT})
     digest = hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
-    text = json.dumps({"format": FORMAT, **header, "weights_sha256": digest}, indent=2)
+    text = json.dumps({"format": FORMAT, "version": VERSION, **header, "weights_sha256": digest}, indent=2)
     write_atomically(folder / RECIPE, lambda file: file.write(text.encode()))
 
 

@@ -65,7 +65,9 @@ class Augmenter:
         real = replace(data, noise=data.noise[:, :0])
         return concatenate([real, self.imagine(data, model, task, seed)])
 
-    def _next(self, rows: Transitions, action: Tensor, model: Imaginer, random: torch.Generator) -> tuple[Tensor, Tensor]:
+    def _next(
+        self, rows: Transitions, action: Tensor, model: Imaginer, random: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
         if self.fresh_noise:
             return model.sample(rows.state, action, random), rows.noise[:, :0]
         return model.imagine(rows, action, random)
@@ -76,9 +78,7 @@ class Augmenter:
             return space.features(self._other_actions(rows.action_index, space, random))
         return self._doses(len(rows), space, random)
 
-    def _other_actions(
-        self, taken: Int[Tensor, " n"], space: Discrete, random: torch.Generator
-    ) -> Int[Tensor, "n m"]:
+    def _other_actions(self, taken: Int[Tensor, " n"], space: Discrete, random: torch.Generator) -> Int[Tensor, "n m"]:
         """Different actions, none of them the one taken: a shift by 1 … count−1, the shifts shuffled row by row."""
         others = space.count - 1
         count = min(self.alternatives or others, others)
@@ -87,5 +87,7 @@ class Augmenter:
 
     def _doses(self, rows: int, space: Box, random: torch.Generator) -> Float[Tensor, "n m a"]:
         if not self.alternatives:
-            raise CounterpointError("a continuous action space has no list of all actions; set alternatives to 1 or more")
+            raise CounterpointError(
+                "a continuous action space has no list of all actions; set alternatives to 1 or more"
+            )
         return space.sample(rows * self.alternatives, random).view(rows, self.alternatives, -1)

@@ -11,7 +11,9 @@ from counterpoint.seeding import generator
 from counterpoint.tasks.base import KnownSCM
 
 
-def evaluate(policy: Policy, task: KnownSCM, trials: int = 10, seed: int = 0, horizon: int = 500) -> Float[Tensor, " n"]:
+def evaluate(
+    policy: Policy, task: KnownSCM, trials: int = 10, seed: int = 0, horizon: int = 500
+) -> Float[Tensor, " n"]:
     """The return of one policy in every trial."""
     return evaluate_many([policy], task, trials, seed, horizon)[0]
 
@@ -36,7 +38,9 @@ def returns(
     device: torch.device = torch.device("cpu"),
 ) -> Float[Tensor, "k n"]:
     """Undiscounted returns, cut at the horizon; chance is drawn on the CPU, so every device sees the same."""
-    begin, blur, chance = (generator(seed, purpose) for purpose in ("evaluation start", "evaluation blur", "evaluation"))
+    begin, blur, chance = (
+        generator(seed, purpose) for purpose in ("evaluation start", "evaluation blur", "evaluation")
+    )
     state = task.initial(trials, begin).to(device).expand(policies, -1, -1)
     alive = torch.ones(policies, trials, device=device)
     total = torch.zeros(policies, trials, device=device)

@@ -12,15 +12,13 @@ from counterpoint.policies.d3qn import D3QN
 from counterpoint.scm.density import DensitySCM
 from counterpoint.seeding import derive
 from counterpoint.tasks.base import Task
-from counterpoint.worlds import Rollouts
+from counterpoint.worlds import Rollouts, Worlds
 
 
 class ModelRecipe(Protocol):
     """Any recipe of a model that imagines: an SCM for CTRL_g, a model that cannot abduct for the baselines."""
 
     def fit_many(self, jobs: Sequence[Job], monitor: Monitor = ..., device: str = ...) -> Sequence[Any]: ...
-
-    def simulator(self, models: Sequence[Any]) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -46,10 +44,11 @@ class General(PolicyLearner):
         ]
         judge = None
         if self.learner.schedule.check_every:
-            simulator = self.model.simulator(models)
-            judge = self.rollouts.judge(simulator, [job.data for job in jobs], task, derive(jobs[0].seed, "judge"))
+            judge = self.rollouts.judge(Worlds(models), jobs, task)
         return self.learner.fit_many(augmented, task, monitor.stage("policy"), device, judge)
 
     def fit_models(self, jobs: Sequence[Job], monitor: Monitor, device: str) -> Sequence[Imaginer]:
         """The models alone."""
-        return self.model.fit_many([replace(job, seed=derive(job.seed, "model")) for job in jobs], monitor.stage("model"), device)
+        return self.model.fit_many(
+            [replace(job, seed=derive(job.seed, "model")) for job in jobs], monitor.stage("model"), device
+        )

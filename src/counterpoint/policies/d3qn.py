@@ -58,11 +58,15 @@ class D3QN(PolicyLearner):
         """Learn every job; `judge` chooses the checkpoint wherever the schedule checks."""
         actions = discrete(task)
         if self.schedule.check_every and judge is None:
-            raise CounterpointError("the schedule checks but there is no judge; set schedule.check_every=0 or use General")
+            raise CounterpointError(
+                "the schedule checks but there is no judge; set schedule.check_every=0 or use General"
+            )
         network = self.network(jobs[0].data.state_size, actions.count, len(jobs)).to(device_of(device))
         seeds = [job.seed for job in jobs]
         initialise(network, seeds)
-        learner = QLearner(network, self.network, [table(job.data) for job in jobs], self, task.discount, actions, judge)
+        learner = QLearner(
+            network, self.network, [table(job.data) for job in jobs], self, task.discount, actions, judge
+        )
         trained = train(learner, self.schedule, seeds, self._identity(jobs, task), monitor)
         selected = learner.network().state_dict()
         return [
@@ -176,7 +180,9 @@ def table(data: Transitions) -> dict[str, Tensor]:
     data = data[order]
     unusable = (~data.has_next & ~data.terminated).nonzero()
     if len(unusable):
-        raise CounterpointError(f"row {int(unusable[0])} neither ends nor has a next state; drop it or mark it terminated")
+        raise CounterpointError(
+            f"row {int(unusable[0])} neither ends nor has a next state; drop it or mark it terminated"
+        )
     return {
         "state": data.state,
         "action": action_numbers(data),

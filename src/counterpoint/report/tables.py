@@ -20,7 +20,7 @@ from counterpoint.errors import CounterpointError
 
 Row = Mapping[str, Any]
 INTEGER = re.compile(r"-?(0|[1-9]\d*)")
-NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?|nan|-?inf")
+NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?(e[+-]?\d+)?|nan|-?inf")
 
 
 @contextmanager

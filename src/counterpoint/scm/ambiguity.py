@@ -1,9 +1,9 @@
 """How far the data leave the counterfactual open: members that disagree, noises that change places, orders of columns.
 
 Turning: with independent standard normal noises, s' = f(s, a, R(a)·u) has for every rotation R(a) the same law as
-s' = f(s, a, u), and other counterfactuals. No data can tell the two apart, so for a state of several columns the model's
-answer rests on the assumption that each column keeps a noise of its own; the distance between the two answers says how
-much rests on it. A state of one column has nothing to turn (Theorem 1).
+s' = f(s, a, u), and other counterfactuals. No data can tell the two apart, so for a state of several columns the answer
+rests on the assumption that each column keeps a noise of its own; the distance between the two answers says how much
+rests on it. A state of one column has nothing to turn (Theorem 1).
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from counterpoint.scm.density import DensitySCM
 from counterpoint.scm.findings import Finding, Sample, draw
 
 AGREEMENT = 0.25
-TURNING = 0.4
+TURNING = 0.3
 ORDERS = 0.4
 
 
@@ -32,7 +32,7 @@ def agreement(sample: Sample) -> Finding:
     sentence = (
         "The ensemble has one member, so its members cannot disagree; fit several to learn how sure it is."
         if len(answers) == 1
-        else f"Members of the ensemble, fitted alike, {'agree' if passed else 'disagree'} on what another action would do:"
+        else f"Models fitted alike {'agree' if passed else 'disagree'} on what another action would do:"
         f" their answers differ by {value:.0%} of the effect."
     )
     return Finding("agreement", value, AGREEMENT, passed, sentence, grave=False)
@@ -42,7 +42,7 @@ def turning(sample: Sample) -> Finding:
     """How much rests on each column keeping its own noise: distance to an SCM of the same law whose noises turn."""
     own = sample.member_counterfactuals()
     turned = sample.predict(sample.alternative, turned_noise(sample))
-    value = _relative(own - turned, sample, own.mean(0)) if sample.noise.shape[-1] > 1 else 0.0
+    value = _relative(own - turned, sample, turned.mean(0)) if sample.noise.shape[-1] > 1 else 0.0
     passed = value <= TURNING
     sentence = (
         "The state has one column, so its noise is fixed by the data (Theorem 1)."
@@ -72,7 +72,7 @@ def turned_noise(sample: Sample) -> Float[Tensor, "m n u"]:
 def order_ambiguity(
     data: Transitions, seed: int = 0, recipe: DensitySCM = DensitySCM(), orders: Sequence[tuple[int, ...]] = ()
 ) -> Finding:
-    """Fit a diagonal map, a triangular one and one in the reversed order (or `orders`); how far apart are their answers?
+    """Fit a diagonal map, a triangular one and its reverse (or `orders`): how far apart are their answers?
 
     The distance is between counterfactuals on the fit's own rows, in standard deviations of the effect, with the
     distance between two diagonal fits from different seeds taken off: that much is due to fitting alone.

@@ -46,7 +46,7 @@ class Mechanism(nn.Module, ABC):
 
     def prior(self, count: int, random: torch.Generator) -> Float[Tensor, "n u"]:
         """Fresh noise, one draw a row; every member is given the same draw."""
-        return torch.randn(count, self.noise_width, generator=random)
+        return torch.randn(count, self.noise_width, generator=random, device=random.device)
 
     def posterior(
         self,
@@ -120,7 +120,7 @@ class StructuralCausalModel(nn.Module):
 
     def prior(self, count: int, random: torch.Generator) -> Float[Tensor, "n mu"]:
         """Fresh noise that knows nothing of any row; the same draw for every ensemble member."""
-        return self.mechanism.prior(count, random).repeat(1, self.mechanism.members).to(self.device)
+        return self.mechanism.prior(count, random).repeat(1, self.mechanism.members)
 
     def sample(
         self,
@@ -166,8 +166,11 @@ class StructuralCausalModel(nn.Module):
             raise CounterpointError(f"row {missing} has no next state to abduct from; pass rows.with_next()")
 
     def _by_chunks(self, function: Any, *columns: Tensor) -> Tensor:
+        """Rows in pieces, each brought to the model's device and the answer back to the rows'."""
+        home, there = columns[0].device, self.device
         pieces = zip(*(column.split(CHUNK) for column in columns), strict=True)
-        return torch.cat([function(*piece) for piece in pieces]) if len(columns[0]) else function(*columns)
+        answers = [function(*(column.to(there) for column in piece)).to(home) for piece in pieces]
+        return torch.cat(answers)
 
     def _abduct(self, state: Tensor, action: Tensor, next_state: Tensor, theta: Tensor) -> Tensor:
         context, (state, next_state) = self._stack(state, action, theta, next_state)

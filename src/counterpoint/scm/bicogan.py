@@ -57,6 +57,7 @@ class AdversarialSCM(SCMRecipe):
         learner = AdversarialLearner(mechanism.to(on), discriminator.to(on), padded, self.training, *self.weights())
         identity = recipe_hash(self, [(job.data.fingerprint, job.seed) for job in jobs])
         train(learner, self.training.schedule, seeds, identity, monitor)
+        learner.settle(seeds)
         return [self._cut(mechanism, i, len(jobs), job) for i, job in enumerate(jobs)]
 
     def _cut(self, stack: AdversarialMechanism, index: int, jobs: int, job: Job) -> StructuralCausalModel:

@@ -17,10 +17,14 @@ from torch.optim import Optimizer
 
 from counterpoint.data.jobs import Padded
 from counterpoint.nets.monotone import DiagonalGenerator, PaperGenerator
-from counterpoint.nets.stacked import StackedMLP
+from counterpoint.nets.stacked import StackedBatchNorm, StackedMLP
 from counterpoint.nets.training import Learner, Schedule, adam
 from counterpoint.scm.base import Mechanism
 from counterpoint.scm.inversion import invert
+from counterpoint.seeding import generator
+
+SETTLING = 4096
+"""Rows, drawn with return, from which the final batch-norm statistics are taken."""
 
 
 class PaperEncoder(nn.Module):
@@ -166,9 +170,12 @@ class AdversarialLearner(Learner):
         self.judging = adam(self.discriminator.parameters(), how.learning_rate, how.betas)
 
     def draw(self, member: int, random: torch.Generator, steps: int) -> dict[str, Tensor]:
-        rows = torch.randint(self.count[member], (steps, self.how.batch), generator=random)
-        noise = torch.randn(steps, self.how.batch, self.target.shape[-1], generator=random)
+        rows, noise = self._pick(member, random, steps, self.how.batch)
         return {"rows": rows, "noise": noise}
+
+    def _pick(self, member: int, random: torch.Generator, *shape: int) -> tuple[Tensor, Tensor]:
+        rows = torch.randint(self.count[member], shape, generator=random)
+        return rows, torch.randn(*shape, self.target.shape[-1], generator=random)
 
     def update(self, draw: dict[str, Tensor]) -> dict[str, Tensor]:
         context, y = (_rows(table, draw["rows"]) for table in (self.context, self.target))
@@ -215,6 +222,25 @@ class AdversarialLearner(Learner):
         share = (9 / (9 + self.updates)).clamp(min=1 - self.how.average)
         for kept, live in zip(self.averaged.state_dict().values(), self.live.state_dict().values(), strict=True):
             kept.lerp_(live, share)
+
+    @torch.no_grad()
+    def settle(self, seeds: Sequence[int]) -> None:
+        """Give the averaged weights the batch-norm statistics that belong to them, from `SETTLING` rows and noises.
+
+        Statistics averaged along the training belong to weights that are gone; positive weights add such errors up.
+        """
+        norms = [module for module in self.averaged.modules() if isinstance(module, StackedBatchNorm)]
+        draws = [self._pick(k, generator(seed, "statistics"), SETTLING) for k, seed in enumerate(seeds)]
+        rows, noise = (torch.stack(column).to(self.context.device) for column in zip(*draws, strict=True))
+        context, y = (_rows(table, rows) for table in (self.context, self.target))
+        usual = [norm.momentum for norm in norms]
+        for norm in norms:
+            norm.momentum = 1.0
+        self.averaged.train()
+        self.averaged.generator(context, noise)
+        self.averaged.encoder(context, y)
+        for norm, momentum in zip(norms, usual, strict=True):
+            norm.momentum = momentum
 
     def optimizers(self) -> Sequence[Optimizer]:
         return (self.judging, self.fooling)

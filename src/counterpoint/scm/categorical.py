@@ -2,7 +2,7 @@
 
     s'_j = argmax_c log p(c | s, a, θ) + g_c,    g_c ~ Gumbel(0) independent
 
-Categories cannot be strictly monotone in one noise, so Theorem 1 does not cover them: the data fix p, and this mechanism
+Categories cannot be strictly monotone in one noise, so Theorem 1 does not cover them: the data fix p, and this map
 is one choice among those that share it. It is counterfactually stable: an outcome that was seen stays unless the other
 action raises the odds of some other outcome against it.
 

@@ -1,7 +1,8 @@
 """Can a fitted SCM be trusted? Its assumptions, one check each, and a verdict in plain words.
 
 A counterfactual is right where s' rises strictly with its noise, the noise is independent of (s, a), the law of s' is
-right, and the alternative action is one the data know (Theorem 1). The first three can be seen to fail in held-out rows.
+right, and the alternative action is one the data know (Theorem 1). Held-out rows can show that one of these fails; a
+test fails a model only where its effect is large as well as improbable: with enough rows no fitted model is perfect.
 p-values hold for rows the model was not fitted on. On the fit's own rows they are too large, for the fit has made its
 noise look as it should: a failure there still counts, a pass says little, and the verdict says so.
 """
@@ -17,18 +18,18 @@ from counterpoint.data.transitions import Transitions
 from counterpoint.scm.ambiguity import agreement, turning
 from counterpoint.scm.base import StructuralCausalModel
 from counterpoint.scm.findings import Finding, Report, Sample, draw, member_predictions
-from counterpoint.scm.independence import Dependence, column_gram, gram, holm, hsic, kolmogorov, prior_quantiles
+from counterpoint.scm.independence import Dependence, gram, holm, hsic, kolmogorov, prior_quantiles
 from counterpoint.scm.support import support
 from counterpoint.seeding import generator
 
 ALPHA = 0.01
 """How improbable by chance, all tests of a check together, a failure must be."""
 ROUND_TRIP = 0.05
-INDEPENDENCE = 0.02
+INDEPENDENCE = 0.03
 CALIBRATION = 0.08
 COPULA = 0.02
 OUTSIDE = 0.1
-BETTER = 1.0
+BETTER = 0.95
 PAIRS = 200
 """Pairs of noise columns that are looked at, at most."""
 DRAWS = 20
@@ -66,7 +67,7 @@ def round_trip(sample: Sample) -> Finding:
     value = float(error.square().mean(1).sqrt().max())
     passed = value <= ROUND_TRIP
     words = "returns" if passed else "does not return"
-    sentence = f"Asked about the action that was taken, the model {words} what happened (error {value:.2g} of its spread)."
+    sentence = f"Asked about the action that was taken, the model {words} what happened (error {value:.2g} of spread)."
     return Finding("round trip", value, ROUND_TRIP, passed, sentence)
 
 
@@ -74,7 +75,9 @@ def monotone(sample: Sample) -> Finding:
     """∂s'_i/∂u_i > 0 by autograd, and s'_i rises with a step of u_i, at fresh noises under both actions."""
     width = sample.noise.shape[-1]
     if width != sample.rows.state_size:
-        sentence = "Some columns are categories, whose chance is known only to lie in a range: an answer is one of several."
+        sentence = (
+            "Some columns are categories, whose chance is known only within a range: an answer is one of several."
+        )
         return Finding("monotone", 1.0, 0.0, False, sentence, grave=False)
     actions = (sample.rows.action, sample.alternative)
     falls = torch.stack([_falls(sample, action, i) for action in actions for i in range(width)])
@@ -85,18 +88,19 @@ def monotone(sample: Sample) -> Finding:
 
 
 def independence(sample: Sample) -> Finding:
-    """HSIC of every noise column, and of all together, with state and action."""
-    context = column_gram(sample.context)
-    columns = [gram(sample.noise[..., i : i + 1].transpose(0, 1)).mean(0) for i in range(sample.noise.shape[-1])]
+    """HSIC of every noise column, and of all together, with the action and with state and action."""
+    columns = [gram(column[..., None]).mean(0) for column in sample.noise.permute(2, 1, 0)]
     names = [_noise_name(sample, i) for i in range(len(columns))]
     if len(columns) > 1:
         columns, names = [*columns, gram(sample.noise.transpose(0, 1)).mean(0)], [*names, "all columns together"]
-    tests = [hsic(column, context) for column in columns]
+    pairs = [(name, column, on) for name, column in zip(names, columns, strict=True) for on in sample.context_kernels]
+    tests = [hsic(column, sample.context_kernels[on]) for _, column, on in pairs]
     worst, p_value, passed = _judge(tests, INDEPENDENCE)
+    name, _, on = pairs[worst]
     sentence = (
         "What the model takes for chance does not depend on state and action."
         if passed
-        else f"What the model takes for chance depends on state or action (most for {names[worst]}):"
+        else f"What the model takes for chance depends on {on} (most for {name}):"
         " it mistakes their effect for chance, or a common cause is missing."
     )
     return Finding("independent noise", tests[worst].effect, INDEPENDENCE, passed, sentence, p_value)
@@ -131,10 +135,11 @@ def copula_invariance(sample: Sample) -> Finding:
     pairs = _pairs(centred.shape[-1], sample.seed)
     if not pairs:
         return Finding("fixed coupling", 0.0, COPULA, True, "One noise has no other to be coupled with.", 1.0)
-    context = column_gram(sample.context)
-    tests = [hsic(_product_gram(centred[..., i], centred[..., j]), context) for i, j in pairs]
+    kernels = sample.context_kernels
+    products = [_product_gram(centred[..., i], centred[..., j]) for i, j in pairs]
+    tests = [hsic(product, kernel) for product in products for kernel in kernels.values()]
     worst, p_value, passed = _judge(tests, COPULA)
-    first, second = (_noise_name(sample, i) for i in pairs[worst])
+    first, second = (_noise_name(sample, i) for i in pairs[worst // len(kernels)])
     sentence = (
         "How the chances of the state columns hang together does not change with state and action."
         if passed

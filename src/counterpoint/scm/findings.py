@@ -1,6 +1,7 @@
 """What a check finds, and what all findings together mean to the reader."""
 
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -11,6 +12,7 @@ from counterpoint.data.jobs import NO_THETA
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError
 from counterpoint.scm.base import StructuralCausalModel
+from counterpoint.scm.independence import column_gram
 from counterpoint.seeding import generator
 
 SAMPLE = 1000
@@ -55,6 +57,11 @@ class Sample:
     def context(self) -> Float[Tensor, "n c"]:
         return torch.cat([self.rows.state, self.rows.action, self.theta], -1)
 
+    @cached_property
+    def context_kernels(self) -> dict[str, Float[Tensor, "n n"]]:
+        """What noise must not depend on: the action alone, which many state columns would drown, and everything."""
+        return {"the action": column_gram(self.rows.action), "state or action": column_gram(self.context)}
+
     @property
     def change(self) -> Float[Tensor, "n s"]:
         return self.rows.next_state - self.rows.state
@@ -74,7 +81,7 @@ class Sample:
         return member_predictions(self.model, self.rows.state, action, self.theta, noise)
 
     def effect_scale(self, counterfactual: Float[Tensor, "n s"]) -> Float[Tensor, " s"]:
-        """Standard deviation of the effect of the action, column by column; where there is none, a tenth of the change's."""
+        """Standard deviation of the effect of the action, a column; at least a tenth of the change's."""
         effect = (counterfactual - self.rows.next_state).std(0)
         return torch.maximum(effect, 0.1 * self.change.std(0)).clamp(min=1e-12)
 
@@ -107,10 +114,12 @@ class Report:
         """A few sentences for a reader who knows the patients and not the mathematics."""
         reasons = sorted(self.failed, key=lambda finding: not finding.grave)
         kind = "rows the model had not seen" if self.held_out else "the very rows the model was fitted on"
-        lines = [f"Trust: {self.trust}{', because:' if reasons else '.'}"]
+        lines = [f"Trust: {self.trust}{'.' if self.trust == 'yes' else ', because:'}"]
         lines += [f"- {finding.sentence}" for finding in reasons]
         if not self.held_out:
-            lines += ["- Only the rows of the fit were checked, where a model looks better than it is; check held-out rows."]
+            lines += [
+                "- Only the fit's own rows were checked, where a model looks better than it is; pass held-out rows."
+            ]
         passed = len(self.findings) - len(reasons)
         return "\n".join([*lines, f"{passed} of {len(self.findings)} checks passed on {self.rows} {kind}."])
 
@@ -135,7 +144,7 @@ def draw(
     """At most `SAMPLE` real rows with a next state, and an alternative action from the action space for each."""
     usable = (~rows.imagined & rows.has_next).nonzero()[:, 0]
     if len(usable) < 50:
-        raise CounterpointError(f"{len(usable)} real rows with a next state are too few to check a model; pass 50 or more")
+        raise CounterpointError(f"{len(usable)} real rows with a next state are too few for checks; pass 50 or more")
     picked = usable[torch.randperm(len(usable), generator=generator(seed, "rows")).to(usable.device)]
     each = theta.expand(len(rows), -1)[picked[:SAMPLE]].to(model.device)
     chosen = rows[picked[:SAMPLE]].to(model.device)

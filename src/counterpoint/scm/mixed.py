@@ -3,7 +3,7 @@
     continuous  s'_i = s_i + f_i(s, a, θ, u_i)                       u_i ~ N(0, 1), f_i increasing in u_i
     categorical s'_j = argmax_c log p_j(c | s, a, θ) + g_jc          g_jc ~ Gumbel(0)
 
-Given (s, a, θ) the columns' noises are taken to be independent of one another. The noise table holds the u_i first, then
+Given (s, a, θ) the columns' noises are taken to be independent. The noise table holds the u_i first, then
 one Gumbel a category, column by column in the order of `categories`.
 """
 

@@ -1,0 +1,68 @@
+"""A density SCM over variables with a known graph and no action: x_i = f_i(x_parents, u_i), asked about do(x_j = v)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from counterpoint.artifacts import device_of, recipe_hash
+from counterpoint.nets.conditional import ConditionalLaw, Parents, fit_law
+from counterpoint.nets.stacked import members_of
+from counterpoint.nets.training import Monitor
+from counterpoint.scm.density import DensitySCM
+from counterpoint.seeding import derive
+
+
+@dataclass(frozen=True)
+class GraphSCM:
+    """A fitted ensemble; the law's context has no columns, its parents are the graph."""
+
+    law: ConditionalLaw
+
+    @torch.no_grad()
+    def abduct(self, x: Float[Tensor, "n x"]) -> Float[Tensor, "m n x"]:
+        """Every member's noise for what was seen."""
+        stacked = self._stack(x)
+        return self.law.abduct(stacked[..., :0], stacked)
+
+    @torch.no_grad()
+    def predict(self, noise: Float[Tensor, "m n x"], held: dict[int, float] | None = None) -> Float[Tensor, "n x"]:
+        """The members' mean of the variables under this noise, those in `held` fixed at their value."""
+        return self.law.predict(noise[..., :0], noise, held).mean(0)
+
+    def counterfactual(self, x: Float[Tensor, "n x"], variable: int, value: float) -> Float[Tensor, "n x"]:
+        """What the same rows would have been under do(x_variable = value)."""
+        return self.predict(self.abduct(x), {variable: value}).to(x)
+
+    def sample(
+        self, count: int, random: torch.Generator, held: dict[int, float] | None = None
+    ) -> Float[Tensor, "n x"]:
+        """Fresh rows, the same noise for every member."""
+        return self.predict(self._stack(torch.randn(count, self.law.size, generator=random)), held).to(random.device)
+
+    def _stack(self, x: Tensor) -> Float[Tensor, "m n x"]:
+        return x.to(self.law.y_mean).expand(self.law.members, -1, -1)
+
+
+def fit_graph(
+    recipe: DensitySCM,
+    tables: Sequence[Float[Tensor, "n x"]],
+    parents: Parents,
+    seeds: Sequence[int],
+    monitor: Monitor = Monitor(),
+    device: str = "cpu",
+) -> list[GraphSCM]:
+    """Fit one SCM a table, all in one loop, with the law, ensemble and training of `recipe`."""
+    size, ensemble, on = tables[0].shape[1], recipe.ensemble, device_of(device)
+    members = [derive(seed, "member", m) for seed in seeds for m in range(ensemble)]
+    stack = ConditionalLaw(len(members), 0, size, recipe.law, recipe.hidden, parents).to(on)
+    columns = [{"context": x[:, :0], "y": x} for x in tables for _ in range(ensemble)]
+    fit_law(stack, columns, members, recipe.likelihood, recipe_hash(recipe, parents, list(seeds)), monitor)
+    models = []
+    for i in range(len(tables)):
+        law = ConditionalLaw(ensemble, 0, size, recipe.law, recipe.hidden, parents)
+        law.load_state_dict(members_of(stack.state_dict(), len(tables), i, 1))
+        models.append(GraphSCM(law.to(on).eval()))
+    return models
