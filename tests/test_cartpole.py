@@ -95,8 +95,9 @@ def test_relative_and_absolute_noise_have_the_stated_size() -> None:
         rows = logged(task, trials=500)
         pushed = task.physics(rows.state, rows.action + 0.05 * rows.noise[:, 4:])
         away = rows.next_state - pushed
-        spread = (away / pushed if reading == "relative" else away).std(0)
-        torch.testing.assert_close(spread, torch.full((4,), 0.05), rtol=0.03, atol=1e-3)
+        stated = 0.05 * rows.noise[:, :4] * (pushed if reading == "relative" else 1)
+        torch.testing.assert_close(away, stated, atol=1e-5, rtol=0)
+        torch.testing.assert_close(rows.noise.std(0), torch.ones(5), rtol=0.03, atol=0)
 
 
 def test_action_noise_is_not_clipped() -> None:

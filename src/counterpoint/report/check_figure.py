@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from counterpoint.report.style import BLACK, BLUE, GREEN, GREY, ORANGE, PALETTE, VERMILLION, canvas, reference_line
+from counterpoint.report.style import BLACK, BLUE, GREEN, GREY, ORANGE, PALETTE, VERMILLION, canvas
 from counterpoint.scm.ambiguity import turned_noise
 from counterpoint.scm.checks import quantiles, report
 from counterpoint.scm.findings import Report, Sample
@@ -40,13 +40,13 @@ def _calibration(axes: "Axes", sample: Sample, result: Report) -> None:
     for column in range(min(table.shape[-1], SHOWN)):
         seen = np.searchsorted(np.sort(table[..., column].ravel()), levels) / table[..., column].size
         axes.plot(levels, seen, color=PALETTE[column % len(PALETTE)], linewidth=1.8, label=_name(sample, column))
-    axes.set(xlabel="quantile the model foresaw", ylabel="share of outcomes below it", aspect="equal")
+    axes.set(xlabel="quantile the model foresaw", ylabel="share of outcomes below it")
     axes.legend(fontsize=9.5, loc="upper left", ncols=1 + (table.shape[-1] > 4))
     _title(axes, result, "calibration", "Foreseen and seen spread")
 
 
 def _noise(axes: "Axes", sample: Sample, result: Report) -> None:
-    """The column whose noise is most correlated with the action, in mean or in size, against the action's first column."""
+    """The noise that goes most with the action's first column, in mean or in size."""
     action = sample.rows.action[:, 0].cpu().numpy()
     noise = sample.noise.mean(1).cpu().numpy()
     column = int(np.argmax([_moves(action, u) for u in noise.T]))
@@ -55,6 +55,7 @@ def _noise(axes: "Axes", sample: Sample, result: Report) -> None:
         centres, values = _running_quantile(action, noise[:, column], level)
         axes.plot(centres, values, color=BLACK, linewidth=1.8 if level == 0.5 else 1.1)
     axes.set(xlabel="action taken", ylabel=f"noise of {_name(sample, column)}")
+    axes.set_ylim(noise[:, column].min() - 0.9, None)
     axes.annotate("lines: 10, 50 and 90% of the noise; level if independent", (0.02, 0.01), xycoords="axes fraction",
                   fontsize=9.5, color=GREY)  # fmt: skip
     _title(axes, result, "independent noise", "Noise and action")
@@ -78,7 +79,7 @@ def _support(axes: "Axes", sample: Sample, result: Report) -> None:
     axes.axvline(scores.limit, color=VERMILLION, linestyle="--", linewidth=1.2, label="edge of the support")
     axes.set(xlabel="distance to the nearest action in similar states (sd)", ylabel="share of rows", yscale="log")
     axes.legend(fontsize=9.5, loc="upper right")
-    _title(axes, result, "support", "Were the alternatives ever tried?")
+    _title(axes, result, "support", "Alternatives tried before")
 
 
 def _agreement(axes: "Axes", sample: Sample, result: Report) -> None:
@@ -95,9 +96,10 @@ def _agreement(axes: "Axes", sample: Sample, result: Report) -> None:
         ordered = np.sort(values)
         axes.plot(ordered, np.arange(1, len(ordered) + 1) / len(ordered), color=colour, linewidth=2, label=label)
     axes.set(xlabel="difference of answers, in sds of the effect", ylabel="share of rows below", xlim=(0, None))
-    reference_line(axes, 1.0, "the effect itself", vertical=True) if axes.get_xlim()[1] > 1 else None
+    if axes.get_xlim()[1] > 1:
+        axes.axvline(1.0, color=GREY, linestyle="--", linewidth=1.2, label="as large as the effect")
     axes.legend(fontsize=9.5, loc="lower right")
-    _title(axes, result, "agreement", "How open is the answer?", ("agreement", "own noise"))
+    _title(axes, result, "agreement", "Agreement of answers", ("agreement", "own noise"))
 
 
 def _title(axes: "Axes", result: Report, name: str, title: str, names: tuple[str, ...] = ()) -> None:

@@ -195,7 +195,7 @@ class AdversarialLearner(Learner):
     def _judge(self, joint: Float[Tensor, "k m j"]) -> Float[Tensor, " k"]:
         """One step of the discriminator. Both halves pass it together, so batch norm cannot hide a difference."""
         joint.requires_grad_(self.how.penalty > 0)
-        self.discriminator.requires_grad_(True)
+        self.discriminator.requires_grad_(True).train()
         logits = self.discriminator(joint)
         loss = total = discriminator_loss(*logits.chunk(2, 1))
         if self.how.penalty:
@@ -208,7 +208,7 @@ class AdversarialLearner(Learner):
 
     def _fool(self, joint: Float[Tensor, "k m j"], extra: Float[Tensor, " k"]) -> Float[Tensor, " k"]:
         """One step of generator and encoder against the discriminator as it now is."""
-        self.discriminator.requires_grad_(False)
+        self.discriminator.requires_grad_(False).eval()
         loss = deception_loss(*self.discriminator(joint).chunk(2, 1))
         self.fooling.zero_grad(set_to_none=True)
         (loss + extra).sum().backward()

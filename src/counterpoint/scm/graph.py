@@ -36,9 +36,7 @@ class GraphSCM:
         """What the same rows would have been under do(x_variable = value)."""
         return self.predict(self.abduct(x), {variable: value}).to(x)
 
-    def sample(
-        self, count: int, random: torch.Generator, held: dict[int, float] | None = None
-    ) -> Float[Tensor, "n x"]:
+    def sample(self, count: int, random: torch.Generator, held: dict[int, float] | None = None) -> Float[Tensor, "n x"]:
         """Fresh rows, the same noise for every member."""
         return self.predict(self._stack(torch.randn(count, self.law.size, generator=random)), held).to(random.device)
 

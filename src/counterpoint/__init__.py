@@ -1,0 +1,47 @@
+"""Counterpoint: structural causal models, counterfactual rows and policies from logged decisions."""
+
+from counterpoint.counterfactual import Augmenter
+from counterpoint.data.jobs import Job
+from counterpoint.data.spaces import Box, Discrete
+from counterpoint.data.tables import from_dataframe, read, write
+from counterpoint.data.transitions import Transitions, concatenate
+from counterpoint.dynamics.outcome import Outcome
+from counterpoint.errors import CounterpointError
+from counterpoint.evaluation.rollout import evaluate
+from counterpoint.library import load
+from counterpoint.methods.general import General
+from counterpoint.nets.training import Monitor, Schedule
+from counterpoint.policies.d3qn import D3QN
+from counterpoint.scm.bicogan import BiCoGAN, ConditionalBiCoGAN
+from counterpoint.scm.density import DensitySCM
+from counterpoint.tasks.cartpole import CartPole
+from counterpoint.tasks.simulate import random_policy, simulate, trial_subset
+from counterpoint.version import VERSION as __version__
+
+__all__ = [
+    "Augmenter",
+    "BiCoGAN",
+    "Box",
+    "CartPole",
+    "ConditionalBiCoGAN",
+    "CounterpointError",
+    "D3QN",
+    "DensitySCM",
+    "Discrete",
+    "General",
+    "Job",
+    "Monitor",
+    "Outcome",
+    "Schedule",
+    "Transitions",
+    "__version__",
+    "concatenate",
+    "evaluate",
+    "from_dataframe",
+    "load",
+    "random_policy",
+    "read",
+    "simulate",
+    "trial_subset",
+    "write",
+]

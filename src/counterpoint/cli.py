@@ -1,0 +1,43 @@
+"""The command line: one subcommand a job; an error is one line and exit code 2."""
+
+import sys
+from typing import Annotated
+
+import torch
+import tyro
+
+from counterpoint.commands.augment import Augment
+from counterpoint.commands.demo import Demo
+from counterpoint.commands.evaluate import Evaluate
+from counterpoint.commands.fit import Fit
+from counterpoint.commands.simulate import Simulate
+from counterpoint.commands.train import Train
+from counterpoint.errors import CounterpointError
+
+Command = (
+    Annotated[Simulate, tyro.conf.subcommand("simulate")]
+    | Annotated[Fit, tyro.conf.subcommand("fit")]
+    | Annotated[Augment, tyro.conf.subcommand("augment")]
+    | Annotated[Train, tyro.conf.subcommand("train")]
+    | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
+    | Annotated[Demo, tyro.conf.subcommand("demo")]
+)
+
+DESCRIPTION = """Counterfactual data augmentation and policy learning from logged decisions.
+
+Start with `counterpoint demo`. Step by step: simulate (or bring a table), fit, augment, train, evaluate, each with the
+same --run folder. `counterpoint COMMAND --help` explains a command."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run one command; two threads that fight for a core are far slower than one, so one thread is used."""
+    torch.set_num_threads(1)
+    command = tyro.cli(Command, prog="counterpoint", description=DESCRIPTION, args=arguments)
+    try:
+        command.execute()
+    except CounterpointError as error:
+        print(f"counterpoint: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("counterpoint: stopped; the same command with --resume goes on", file=sys.stderr)
+        sys.exit(130)

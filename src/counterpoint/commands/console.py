@@ -1,0 +1,76 @@
+"""What the commands share: progress bars, tables on the terminal, and run folders."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from counterpoint import artifacts
+from counterpoint.errors import CounterpointError
+from counterpoint.library import CLASSES, load
+from counterpoint.nets.training import Monitor
+from counterpoint.tasks.base import Task
+
+CONSOLE = Console(soft_wrap=True)
+TASK, TASK_FILE, DATA, AUGMENTED, SCM, POLICY = (
+    "task", "task.json", "data.parquet", "augmented.parquet", "scm", "policy"
+)  # fmt: skip
+"""Where things lie in a run folder."""
+
+
+@contextmanager
+def watching(folder: Path, resume: bool) -> Iterator[Monitor]:
+    """A monitor that keeps checkpoints in `folder` and draws one progress bar a stage."""
+    columns = (TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=CONSOLE) as bars:
+        stages: dict[str, Any] = {}
+
+        def report(stage: str, done: int, total: int) -> None:
+            if stage not in stages:
+                stages[stage] = bars.add_task(stage, total=total)
+            bars.update(stages[stage], completed=done)
+
+        yield Monitor(folder=folder, resume=resume, report=report)
+
+
+def show(rows: Sequence[Mapping[str, Any]], title: str) -> None:
+    """Rows as a table on the terminal."""
+    table = Table(title=title, title_justify="left")
+    for name in rows[0]:
+        table.add_column(name, justify="left" if isinstance(rows[0][name], str) else "right")
+    for row in rows:
+        table.add_row(*(f"{value:.1f}" if isinstance(value, float) else str(value) for value in row.values()))
+    CONSOLE.print(table)
+
+
+def say(text: str) -> None:
+    CONSOLE.print(text, highlight=False, markup=False)
+
+
+def save_task(task: Task, run: Path) -> None:
+    """A simulator goes into task.json, so that later commands know what the rows are worth."""
+    text = json.dumps(artifacts.encode(task), indent=2)
+    artifacts.write_atomically(run / TASK_FILE, lambda file: file.write(text.encode()))
+
+
+def load_task(run: Path) -> Task:
+    """The run's task: a simulator from task.json or one learned by `fit`."""
+    if (run / TASK_FILE).exists():
+        try:
+            return artifacts.decode(json.loads((run / TASK_FILE).read_text()), CLASSES)
+        except json.JSONDecodeError:
+            raise CounterpointError(f"'{run / TASK_FILE}' is not JSON; run simulate again") from None
+    if (run / TASK).exists():
+        return load(run / TASK)
+    raise CounterpointError(f"'{run}' has no task; run simulate or fit with this --run first")
+
+
+def existing(path: Path, hint: str) -> Path:
+    if not path.exists():
+        raise CounterpointError(f"'{path}' does not exist; {hint}")
+    return path

@@ -1,0 +1,85 @@
+"""`counterpoint demo`: the whole chain on 50 trials, in a few minutes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from counterpoint.artifacts import recipe_hash
+from counterpoint.commands.console import say, show, watching
+from counterpoint.data.jobs import Job
+from counterpoint.evaluation.rollout import evaluate_many, returns
+from counterpoint.evaluation.statistics import iqm
+from counterpoint.methods.paper import demo_arms
+from counterpoint.policies.base import Learned, PolicyLearner
+from counterpoint.report.figures import demo_figure
+from counterpoint.report.tables import provenance, write_csv, write_json
+from counterpoint.seeding import derive, generator
+from counterpoint.tasks.cartpole import CartPole
+from counterpoint.tasks.simulate import random_policy, simulate
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Noisy CartPole from 50 trials of random actions: D3QN on the real rows against CTRL_g. Table, figure, policies."""
+
+    run: Path = Path("runs/demo")
+    """Run folder."""
+    trials: int = 50
+    """Logged trials of 20 steps."""
+    seeds: int = 4
+    """Data sets and training seeds; each method trains all of them in one stack."""
+    evaluation_trials: int = 10
+    """Episodes each policy is tried in."""
+    seed: int = 0
+    """Seed of everything random."""
+    device: str = "cpu"
+    """cpu, cuda or auto."""
+    resume: bool = False
+    """Go on where a stopped run left off."""
+
+    def execute(self) -> None:
+        task = CartPole()
+        jobs = [self._job(task, i) for i in range(self.seeds)]
+        say(f"{self.seeds} data sets of {len(jobs[0].data)} rows each; three methods; true returns of at most 500\n")
+        rows: list[dict[str, Any]] = []
+        with watching(self.run / "checkpoints", self.resume) as monitor:
+            for name, learner in demo_arms().items():
+                learned = learner.fit_many(jobs, task, monitor.stage(name), self.device)
+                rows += self._try(name, learner, learned, task)
+        self._write(rows, task)
+
+    def _job(self, task: CartPole, index: int) -> Job:
+        seed = derive(self.seed, "demo", index)
+        return Job(simulate(task, random_policy(task), self.trials, 20, derive(seed, "data")), seed)
+
+    def _try(self, name: str, learner: PolicyLearner, learned: Sequence[Learned], task: CartPole) -> list[dict[str, Any]]:
+        policies = [result.selected for result in learned]
+        scores = evaluate_many(policies, task.at_evaluation(), self.evaluation_trials, derive(self.seed, "evaluation"))
+        for i, policy in enumerate(policies):
+            policy.save(self.run / "policies" / f"{recipe_hash(learner)}-{i}")
+        return [{"method": name, "seed": i, "return": float(score)} for i, score in enumerate(scores.mean(1))]
+
+    def _write(self, rows: list[dict[str, Any]], task: CartPole) -> None:
+        table = [self._summary(name, [row["return"] for row in rows if row["method"] == name]) for name in demo_arms()]
+        write_csv(rows, self.run / "results.csv")
+        write_json({"trials": self.trials, "seeds": self.seeds, "seed": self.seed, **provenance()}, self.run / "settings.json")
+        demo_figure(rows, self.run / "returns.png", random_return=self._random_return(task))
+        say("")
+        show(table, f"return of {self.evaluation_trials} episodes, over {self.seeds} data sets of {self.trials} trials")
+        say(f"every seed in {self.run / 'results.csv'}, figure in {self.run / 'returns.png'}, policies beside them")
+
+    def _summary(self, name: str, scores: list[float]) -> dict[str, Any]:
+        return {"method": name, "mean": sum(scores) / len(scores), "interquartile mean": float(iqm(scores)),
+                "lowest": min(scores), "highest": max(scores)}  # fmt: skip
+
+    def _random_return(self, task: CartPole) -> float:
+        random = generator(self.seed, "random policy")
+        count = 100
+
+        def act(state: torch.Tensor) -> torch.Tensor:
+            return task.actions.sample(count, random)[None]
+
+        return float(returns(act, task.at_evaluation(), 1, count, self.seed, 500).mean())

@@ -1,0 +1,51 @@
+"""`counterpoint fit`: a structural causal model of a table."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from counterpoint.commands.console import DATA, SCM, TASK, TASK_FILE, existing, say, watching
+from counterpoint.commands.tables import Columns
+from counterpoint.data import tables
+from counterpoint.dynamics.outcome import Outcome
+from counterpoint.scm.bicogan import BiCoGAN, ConditionalBiCoGAN
+from counterpoint.scm.density import DensitySCM
+
+Recipe = (
+    Annotated[DensitySCM, tyro.conf.subcommand("density", description="exact abduction; the default")]
+    | Annotated[BiCoGAN, tyro.conf.subcommand("bicogan", description="the paper's model")]
+    | Annotated[ConditionalBiCoGAN, tyro.conf.subcommand("conditional-bicogan", description="encoder sees (s, a, s')")]
+)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Fit an SCM to logged rows. Writes scm/ into the run folder; for your own table also data.parquet and task/."""
+
+    run: Path
+    """Run folder."""
+    data: Path | None = None
+    """CSV or Parquet table; the run folder's data.parquet where none is given."""
+    columns: tyro.conf.OmitArgPrefixes[Columns] = Columns()
+    scm: Recipe = DensitySCM()
+    """Which model; leave it out for the default."""
+    seed: int = 0
+    """Seed of everything random."""
+    device: str = "cpu"
+    """cpu, cuda or auto."""
+    resume: bool = False
+    """Go on where a stopped run left off."""
+
+    def execute(self) -> None:
+        path = existing(self.data or self.run / DATA, "run simulate first or name a table with --data")
+        data = self.columns.read(path)
+        with watching(self.run, self.resume) as monitor:
+            model = self.scm.fit(data, self.seed, monitor.stage("scm"), self.device)
+            if not (self.run / TASK_FILE).exists():
+                Outcome().fit(data, self.seed, monitor.stage("task")).save(self.run / TASK)
+        if self.data is not None:
+            tables.write(data, self.run / DATA)
+        model.save(self.run / SCM)
+        say(f"{type(self.scm).__name__} fitted on {len(data.with_next())} rows, in {self.run / SCM}")

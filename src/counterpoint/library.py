@@ -1,0 +1,56 @@
+"""Every recipe and task by name, and `load`: a fitted thing back from its folder."""
+
+from pathlib import Path
+from typing import Any
+
+from counterpoint import artifacts
+from counterpoint.data.spaces import Box, Discrete
+from counterpoint.dynamics.base import DynamicsModel
+from counterpoint.dynamics.base import Origin as ModelOrigin
+from counterpoint.dynamics.deterministic import Deterministic
+from counterpoint.dynamics.gaussian import GaussianDynamics
+from counterpoint.dynamics.mixture import MixtureDynamics
+from counterpoint.dynamics.outcome import LearnedTask, Outcome
+from counterpoint.errors import CounterpointError
+from counterpoint.nets.conditional import Likelihood
+from counterpoint.nets.density import Gaussian, Mixture, Spline
+from counterpoint.nets.training import Schedule
+from counterpoint.policies.base import Policy
+from counterpoint.policies.d3qn import D3QN
+from counterpoint.scm.base import StructuralCausalModel
+from counterpoint.scm.bicogan import BiCoGAN, ConditionalBiCoGAN
+from counterpoint.scm.density import DensitySCM
+from counterpoint.tasks.cartpole import CartPole
+
+CLASSES: dict[str, type] = {
+    cls.__name__: cls
+    for cls in (
+        Box, Discrete, ModelOrigin, Schedule, Likelihood, Gaussian, Spline, Mixture, DensitySCM, BiCoGAN,
+        ConditionalBiCoGAN, Deterministic, GaussianDynamics, MixtureDynamics, Outcome, D3QN, CartPole,
+    )
+}  # fmt: skip
+
+Fitted = StructuralCausalModel | DynamicsModel | LearnedTask | Policy
+
+
+def load(folder: Path | str) -> Any:
+    """The fitted model, task or policy that was saved in `folder`.
+
+    Example:
+        >>> model = counterpoint.load("runs/first/scm")  # doctest: +SKIP
+    """
+    weights, header = artifacts.load(folder)
+    try:
+        recipe, actions, origin = (artifacts.decode(header[name], CLASSES) for name in ("recipe", "actions", "origin"))
+        return recipe.rebuild(header, weights, actions, origin)
+    except (KeyError, AttributeError, RuntimeError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise CounterpointError(f"'{folder}' does not hold what its recipe says ({reason}); save it again") from None
+
+
+def load_kind(folder: Path | str, kind: type | tuple[type, ...], what: str) -> Any:
+    """Like `load`, and the thing must be of a kind."""
+    thing = load(folder)
+    if not isinstance(thing, kind):
+        raise CounterpointError(f"'{folder}' holds a {type(thing).__name__}, not {what}; name another folder")
+    return thing
