@@ -53,7 +53,7 @@ class Truth(Handmade):
 
 
 class Columnwise(Handmade):
-    """s' = m + σ(a)·u, the right law of every column by itself, of e2 (σ = .4) or f (σ² = .09 + .36a² after the first)."""
+    """s' = m + σ(a)·u, right for every column of e2 (σ = .4) or f (σ² = .09 + .36a² after the first) by itself."""
 
     def __init__(self, task: Turning | Triangular) -> None:
         super().__init__(4)
@@ -235,7 +235,7 @@ def test_a_missing_order_is_seen_in_the_coupling() -> None:
 
 
 def test_coupling_in_size_is_seen() -> None:
-    """Two-peaked noises that turn with the action stay uncorrelated, but at 45° one is large where the other is small."""
+    """Two-peaked noises that turn stay uncorrelated, but at 45° one is large where the other is small."""
     rows = sample(Turning(), 1000, 1)
     noise = (rows.noise.sign() + 0.25 * rows.noise.roll(1, 0)) / 1.0625**0.5
     turned = replace(rows, next_state=Turning().transition(rows.state, rows.action, noise))

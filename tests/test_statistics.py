@@ -113,7 +113,7 @@ def test_pairing_narrows_the_interval_of_correlated_scores() -> None:
     independent = independent_difference(method, baseline, np.mean)
     assert paired.estimate == pytest.approx(independent.estimate)
     assert paired.high - paired.low < 0.3 * (independent.high - independent.low)
-    assert paired.excludes(0) and not independent.excludes(0)
+    assert paired.excludes(0.0) and not independent.excludes(0.0)
 
 
 def test_independent_difference_has_the_width_of_both() -> None:
@@ -164,7 +164,7 @@ def test_pair_puts_both_in_one_order() -> None:
         (lambda: probability_of_improvement(METHOD, BASELINE[:, :2]), "3 strata and baseline 2"),
         (lambda: pair({1: 1.0, 2: 2.0}, {1: 1.0}), "first: 2, absent from baseline"),
         (lambda: pair({1: 1.0}, {1: 1.0, 4: 2.0}), "first: 4, absent from method"),
-        (lambda: Bootstrap(confidence=95), "confidence"),
+        (lambda: Bootstrap(confidence=95.0), "confidence"),
     ],
 )
 def test_mistakes_are_named_in_one_line(call, message: str) -> None:

@@ -16,16 +16,18 @@ from counterpoint.scm.bicogan import BiCoGAN, ConditionalBiCoGAN
 from counterpoint.scm.density import DensitySCM
 from counterpoint.tasks.cartpole import CartPole
 from counterpoint.tasks.simulate import random_policy, simulate, trial_subset
-from counterpoint.version import VERSION as __version__
+from counterpoint.version import VERSION
+
+__version__ = VERSION
 
 __all__ = [
+    "D3QN",
     "Augmenter",
     "BiCoGAN",
     "Box",
     "CartPole",
     "ConditionalBiCoGAN",
     "CounterpointError",
-    "D3QN",
     "DensitySCM",
     "Discrete",
     "General",
@@ -34,7 +36,6 @@ __all__ = [
     "Outcome",
     "Schedule",
     "Transitions",
-    "__version__",
     "concatenate",
     "evaluate",
     "from_dataframe",

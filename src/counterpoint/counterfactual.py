@@ -1,7 +1,7 @@
 """From logged rows to imagined ones: other actions in the same states, answered by a model (paper, section 3.1)."""
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -14,6 +14,7 @@ from counterpoint.seeding import generator
 from counterpoint.tasks.base import Task
 
 
+@runtime_checkable
 class Imaginer(Protocol):
     """A fitted model that can say what follows another action: an SCM by abduction, any other model by drawing."""
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,19 @@ TASK, TASK_FILE, DATA, AUGMENTED, SCM, POLICY = (
 """Where things lie in a run folder."""
 
 
+@dataclass(frozen=True)
+class Saving:
+    """How a long job is kept safe."""
+
+    resume: bool = False
+    """Go on where a stopped run left off."""
+    save_seconds: float = 5.0
+    """Seconds between two checkpoints."""
+
+
 @contextmanager
-def watching(folder: Path, resume: bool) -> Iterator[Monitor]:
-    """A monitor that keeps checkpoints in `folder` and draws one progress bar a stage."""
+def watching(run: Path, saving: Saving) -> Iterator[Monitor]:
+    """A monitor that keeps checkpoints in the run folder and draws one progress bar a stage."""
     columns = (TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=CONSOLE) as bars:
         stages: dict[str, Any] = {}
@@ -35,7 +46,8 @@ def watching(folder: Path, resume: bool) -> Iterator[Monitor]:
                 stages[stage] = bars.add_task(stage, total=total)
             bars.update(stages[stage], completed=done)
 
-        yield Monitor(folder=folder, resume=resume, report=report)
+        folder = run / "checkpoints"
+        yield Monitor(folder=folder, resume=saving.resume, report=report, save_seconds=saving.save_seconds)
 
 
 def show(rows: Sequence[Mapping[str, Any]], title: str) -> None:
@@ -68,6 +80,12 @@ def load_task(run: Path) -> Task:
     if (run / TASK).exists():
         return load(run / TASK)
     raise CounterpointError(f"'{run}' has no task; run simulate or fit with this --run first")
+
+
+def ready(run: Path) -> Path:
+    """The run folder, made where it is missing."""
+    run.mkdir(parents=True, exist_ok=True)
+    return run
 
 
 def existing(path: Path, hint: str) -> Path:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from counterpoint.commands.console import DATA, SCM, TASK, TASK_FILE, existing, say, watching
+from counterpoint.commands.console import DATA, SCM, TASK, TASK_FILE, Saving, existing, ready, say, watching
 from counterpoint.commands.tables import Columns
 from counterpoint.data import tables
 from counterpoint.dynamics.outcome import Outcome
@@ -35,17 +35,16 @@ class Fit:
     """Seed of everything random."""
     device: str = "cpu"
     """cpu, cuda or auto."""
-    resume: bool = False
-    """Go on where a stopped run left off."""
+    saving: tyro.conf.OmitArgPrefixes[Saving] = Saving()
 
     def execute(self) -> None:
         path = existing(self.data or self.run / DATA, "run simulate first or name a table with --data")
         data = self.columns.read(path)
-        with watching(self.run, self.resume) as monitor:
+        with watching(self.run, self.saving) as monitor:
             model = self.scm.fit(data, self.seed, monitor.stage("scm"), self.device)
             if not (self.run / TASK_FILE).exists():
                 Outcome().fit(data, self.seed, monitor.stage("task")).save(self.run / TASK)
         if self.data is not None:
-            tables.write(data, self.run / DATA)
+            tables.write(data, ready(self.run) / DATA)
         model.save(self.run / SCM)
         say(f"{type(self.scm).__name__} fitted on {len(data.with_next())} rows, in {self.run / SCM}")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from counterpoint.commands.console import DATA, say, save_task
+from counterpoint.commands.console import DATA, ready, save_task, say
 from counterpoint.data import tables
 from counterpoint.methods.behaviour import trained_behaviour
 from counterpoint.tasks.cartpole import CartPole
@@ -13,7 +13,7 @@ from counterpoint.tasks.simulate import random_policy, simulate
 
 @dataclass(frozen=True)
 class Simulate:
-    """Log trials of noisy CartPole, as the paper's data set SD. Writes data.parquet and task.json into the run folder."""
+    """Log trials of noisy CartPole, as the paper's data set SD. Writes data.parquet and task.json into the run."""
 
     run: Path
     """Run folder."""
@@ -33,6 +33,6 @@ class Simulate:
     def execute(self) -> None:
         policy = random_policy(self.task) if self.behaviour == "random" else trained_behaviour(self.task, self.seed)
         data = simulate(self.task, policy, self.trials, self.steps, self.seed, self.stop_at_failure)
-        tables.write(data, self.run / DATA)
+        tables.write(data, ready(self.run) / DATA)
         save_task(self.task, self.run)
         say(f"{len(data)} rows of {self.trials} trials in {self.run / DATA}")

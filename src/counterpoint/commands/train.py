@@ -5,7 +5,7 @@ from pathlib import Path
 
 import tyro
 
-from counterpoint.commands.console import AUGMENTED, DATA, POLICY, existing, load_task, say, watching
+from counterpoint.commands.console import AUGMENTED, DATA, POLICY, Saving, existing, load_task, say, watching
 from counterpoint.data import tables
 from counterpoint.policies.d3qn import D3QN
 
@@ -23,8 +23,7 @@ class Train:
     """Seed of everything random."""
     device: str = "cpu"
     """cpu, cuda or auto."""
-    resume: bool = False
-    """Go on where a stopped run left off."""
+    saving: tyro.conf.OmitArgPrefixes[Saving] = Saving()
 
     def execute(self) -> None:
         augmented = self.run / AUGMENTED
@@ -34,7 +33,7 @@ class Train:
             else existing(self.run / DATA, "run simulate or fit first")
         )
         data, task = tables.read(path), load_task(self.run)
-        with watching(self.run, self.resume) as monitor:
+        with watching(self.run, self.saving) as monitor:
             policy = self.policy.fit(data, task, self.seed, monitor.stage("policy"), self.device)
         policy.save(self.run / POLICY)
         say(f"policy learned on {len(data)} rows of {path.name}, in {self.run / POLICY}")

@@ -1,4 +1,4 @@
-"""The appendix's better-than-random behaviour: a policy trained for ten episodes, then followed with some exploration."""
+"""The appendix's better-than-random behaviour: a policy trained for ten episodes, followed with some exploration."""
 
 from collections.abc import Sequence
 from dataclasses import replace

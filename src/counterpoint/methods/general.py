@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from counterpoint.counterfactual import Augmenter, Imaginer
 from counterpoint.data.jobs import Job
@@ -15,6 +15,7 @@ from counterpoint.tasks.base import Task
 from counterpoint.worlds import Rollouts, Worlds
 
 
+@runtime_checkable
 class ModelRecipe(Protocol):
     """Any recipe of a model that imagines: an SCM for CTRL_g, a model that cannot abduct for the baselines."""
 

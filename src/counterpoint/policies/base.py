@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -45,7 +45,7 @@ class Policy(nn.Module, ABC):
 
     @classmethod
     @abstractmethod
-    def together(cls, policies: Sequence[Self]) -> Actor:
+    def together(cls, policies: Sequence["Policy"]) -> Actor:
         """Policies of one shape as one actor, for evaluating many at once."""
 
     @abstractmethod

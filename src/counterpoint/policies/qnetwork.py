@@ -1,7 +1,7 @@
 """Policies that act by the largest Q-value; several networks vote by their mean."""
 
 from collections.abc import Sequence
-from typing import Any, Self, final
+from typing import Any, final
 
 import torch
 from jaxtyping import Float, Int
@@ -39,7 +39,7 @@ class QPolicy(Policy):
         return self.network.state_dict()
 
     @classmethod
-    def together(cls, policies: Sequence[Self]) -> Actor:
+    def together(cls, policies: Sequence["QPolicy"]) -> Actor:
         """All networks as one stack; policy k's votes are averaged."""
         states = [policy.network.state_dict() for policy in policies]
         first = policies[0]

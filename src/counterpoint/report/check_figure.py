@@ -69,7 +69,7 @@ def _support(axes: "Axes", sample: Sample, result: Report) -> None:
         weights = np.full(len(values), 1 / len(values))
         axes.hist(
             values.clip(max=edges[-1]),
-            edges,
+            list(edges),
             weights=weights,
             histtype="step",
             color=colour,

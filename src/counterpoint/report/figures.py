@@ -222,7 +222,7 @@ def _entry_label(entry: str | Row) -> str:
 
 def _forest_line(axes: "Axes", height: int, row: Row) -> None:
     difference = Interval(float(row["estimate"]), float(row["low"]), float(row["high"]))
-    told = difference.excludes(0)
+    told = difference.excludes(0.0)
     colour = (BLUE if difference.estimate > 0 else VERMILLION) if told else GREY
     axes.plot([difference.low, difference.high], [height, height], color=colour, linewidth=2, zorder=2)
     axes.plot(difference.estimate, height, "o", color=colour, markerfacecolor=colour if told else "white", zorder=3)
@@ -298,9 +298,9 @@ def _error_cell(axes: "Axes", line: int, column: int, errors: np.ndarray, image:
     )
 
 
-def _curve(rows: Sequence[Row], bootstrap: Bootstrap) -> tuple[list[float], list[Interval]]:
+def _curve(rows: Sequence[Row], bootstrap: Bootstrap) -> tuple[list[Any], list[Interval]]:
     """The steps in order and the mean return at each, with no width where there is one seed."""
-    returns: dict[float, list[float]] = {}
+    returns: dict[Any, list[float]] = {}
     for row in rows:
         returns.setdefault(row["step"], []).append(float(row["return"]))
     steps = sorted(returns)
@@ -310,7 +310,7 @@ def _curve(rows: Sequence[Row], bootstrap: Bootstrap) -> tuple[list[float], list
     ]
 
 
-def _name_ends(axes: "Axes", ends: Sequence[tuple[float, float]], styles: dict[str, tuple[str, str]]) -> None:
+def _name_ends(axes: "Axes", ends: Sequence[tuple[Any, float]], styles: dict[str, tuple[str, str]]) -> None:
     """Each method's name beside the end of its line, pushed apart where ends are close."""
     low, high = axes.get_ylim()
     heights = spread([height for _, height in ends], gap=0.055 * (high - low))
