@@ -166,6 +166,19 @@ def test_sample_follows_the_learned_probabilities(fitted: StructuralCausalModel)
     )
 
 
+def test_counterfactuals_of_a_model_follow_its_probabilities_under_the_other_action(
+    fitted: StructuralCausalModel,
+) -> None:
+    single, count = _only_member(fitted, 1), 20_000
+    rows = ward(count, 10)
+    rows = replace(rows, state=torch.tensor([[0.5, 1.0]]).repeat(count, 1), action=torch.full((count, 1), 0.5))
+    rows = replace(rows, next_state=single.sample(rows.state, rows.action, generator(1, "factual")))
+    codes = single.counterfactual(rows, -rows.action)[:, 1].long()
+    expected = _probabilities(single, rows.state[:1], -rows.action[:1])[0][0].double().exp()
+    observed = codes.bincount(minlength=3).numpy()
+    assert stats.chisquare(observed, (expected / expected.sum()).numpy() * count).pvalue > 0.01
+
+
 def test_posterior_draws_differ_and_all_explain_the_row(fitted: StructuralCausalModel) -> None:
     rows = ward(500, 9)
     draws = [fitted.posterior(rows, generator(seed)) for seed in (0, 1)]

@@ -310,7 +310,7 @@ def test_rows_without_a_next_state_have_a_reward_of_their_own_and_end() -> None:
     reward, ended = task.reward(rows.state, rows.action, rows.next_state), task.terminated(rows.next_state)
     assert torch.equal(ended, rows.terminated)
     assert torch.allclose(reward[ended], rows.reward[ended], atol=0.1)
-    assert torch.allclose(reward[~ended], rows.reward[~ended], atol=0.1)
+    assert torch.allclose(reward[~ended], rows.reward[~ended], atol=1e-4)
 
 
 def test_a_single_outcome_row_gives_its_own_reward() -> None:

@@ -25,7 +25,7 @@ def started(network: PaperGenerator | DiagonalGenerator) -> PaperGenerator | Dia
 
 
 def adverse(network: nn.Module, scale: float) -> nn.Module:
-    """Every number that training can change, set mostly below zero, but not all: two negatives would hide each other."""
+    """Every number that training can change, mostly below zero; not all, since two negatives would hide each other."""
     random = generator(5)
     with torch.no_grad():
         for parameter in network.parameters():

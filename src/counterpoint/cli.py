@@ -7,6 +7,7 @@ import torch
 import tyro
 
 from counterpoint.commands.augment import Augment
+from counterpoint.commands.check_scm import CheckScm
 from counterpoint.commands.demo import Demo
 from counterpoint.commands.evaluate import Evaluate
 from counterpoint.commands.fit import Fit
@@ -20,6 +21,7 @@ Command = (
     | Annotated[Augment, tyro.conf.subcommand("augment")]
     | Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
+    | Annotated[CheckScm, tyro.conf.subcommand("check-scm")]
     | Annotated[Demo, tyro.conf.subcommand("demo")]
 )
 

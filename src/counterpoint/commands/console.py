@@ -18,9 +18,8 @@ from counterpoint.nets.training import Monitor
 from counterpoint.tasks.base import Task
 
 CONSOLE = Console(soft_wrap=True)
-TASK, TASK_FILE, DATA, AUGMENTED, SCM, POLICY = (
-    "task", "task.json", "data.parquet", "augmented.parquet", "scm", "policy"
-)  # fmt: skip
+DATA, HELD_OUT, AUGMENTED = "data.parquet", "held_out.parquet", "augmented.parquet"
+TASK, TASK_FILE, SCM, POLICY = "task", "task.json", "scm", "policy"
 """Where things lie in a run folder."""
 
 

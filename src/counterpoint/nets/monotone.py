@@ -86,8 +86,9 @@ class PaperGenerator(nn.Module):
         owners = [_inputs(context, size), *(_shared_out(width, size) for width in hidden), torch.arange(size)]
         self.linear = nn.ModuleList(MonotoneLinear(members, *pair) for pair in pairwise(owners))
         self.norm = nn.ModuleList(StackedBatchNorm(members, len(owner)) for owner in owners[1:-1])
-        for norm in self.norm:
+        for linear, norm in zip(self.linear, self.norm, strict=False):
             register_parametrization(norm, "weight", Exponential())
+            linear.bias.requires_grad_(False)  # batch norm takes it out again
         for i, owner in enumerate(owners[1:-1]):
             self.register_buffer(f"sign_{i}", _signs(owner), persistent=False)
         self.slope = nn.Parameter(torch.zeros(members, 1, size))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from counterpoint.seeding import generator
@@ -58,7 +58,8 @@ class StackedBatchNorm(nn.Module):
             variance, mean = torch.var_mean(x, dim=1, keepdim=True, correction=0)
             with torch.no_grad():
                 self.running_mean.lerp_(mean, self.momentum)
-                self.running_variance.lerp_(variance, self.momentum)
+                unbiased = variance * (x.shape[1] / max(x.shape[1] - 1, 1))
+                self.running_variance.lerp_(unbiased, self.momentum)
         else:
             mean, variance = self.running_mean, self.running_variance
         return (x - mean) * torch.rsqrt(variance + self.epsilon) * self.weight + self.bias
@@ -100,7 +101,7 @@ def initialise(network: nn.Module, seeds: Sequence[int]) -> None:
             layer.initialise(member, random)  # pyright: ignore[reportCallIssue]
 
 
-def per_member(values: Float[Tensor, " k"], tensor: Tensor) -> Tensor:
+def per_member(values: Shaped[Tensor, " k"], tensor: Tensor) -> Tensor:
     """One value a member, shaped to broadcast over a stacked tensor (which may hold several networks a member)."""
     spread = values.repeat_interleave(tensor.shape[0] // len(values))
     return spread.view(-1, *[1] * (tensor.dim() - 1))

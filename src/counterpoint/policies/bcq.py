@@ -1,13 +1,13 @@
-"""Discrete BCQ: Q-learning that never bootstraps on actions the log does not support (Fujimoto et al. 2019b, section 4).
+"""Discrete BCQ: Q-learning that never bootstraps on actions the log does not support (Fujimoto et al. 2019b).
 
     A(s) = {a : G(a | s) / max_â G(â | s) > threshold}                     the actions the behaviour model allows
     π(s) = argmax_{a ∈ A(s)} Q(s, a)
     y = r + γ·(1 − terminated)·Q_target(s', argmax_{a ∈ A(s')} Q(s', a))
     loss = Huber(Q(s, a) − y) − log G(a | s) + penalty·mean(logits²)
 
-"Benchmarking Batch Deep Reinforcement Learning Algorithms", arXiv 1910.01708; the penalty on the logits of G and its size
-are those of the authors' program. Unlike there, Q is dueling and its target follows softly, as in this package's D3QN, so
-that the two differ in the constraint alone; and G has a network of its own.
+"Benchmarking Batch Deep Reinforcement Learning Algorithms", arXiv 1910.01708, section "Discrete BCQ"; the penalty on
+the logits of G is in the authors' program. Unlike there, Q is dueling and its target follows softly, as in this
+package's D3QN, so that the two differ in the constraint alone; and G has a network of its own.
 """
 
 import math
@@ -76,7 +76,7 @@ class BCQ(PolicyLearner):
         device: str = "cpu",
         judge: Judge | None = None,
     ) -> list[Learned]:
-        """Learn every job; BCQ has no model of its own to choose a checkpoint in, so a `judge` must come from outside."""
+        """Learn every job. BCQ has no model to choose a checkpoint in, so a `judge` must come from outside."""
         actions, schedule, seeds = discrete(task), self.learner.schedule, [job.seed for job in jobs]
         if not 0 <= self.threshold < 1:
             raise CounterpointError(f"threshold {self.threshold} allows no action; set it at 0 or above and below 1")
@@ -137,7 +137,7 @@ class BCQLearner(QLearner):
         clip_members(self.online.net.parameters(), self.how.clip)
         clip_members(self.online.behaviour.parameters(), self.how.clip)
         self.optimizer.step()
-        torch._foreach_lerp_(*self.pairs, self.how.tau)
+        torch._foreach_lerp_(*self.pairs, self.how.tau)  # pyright: ignore
         return {"loss": value.detach(), "imitation": imitation.detach()}
 
     @torch.no_grad()

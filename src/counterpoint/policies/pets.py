@@ -1,14 +1,15 @@
 """PETS: probabilistic ensemble, trajectory sampling, planning by the cross-entropy method (Chua et al. 2018).
 
-    model      p_b(s' | s, a) = N(s + μ_b(s, a), σ_b(s, a)²), member b fitted on its own bootstrap of the rows   (section 4)
-    TS∞        every particle keeps one member for the whole plan; TS1 deals the members anew at every step      (section 5)
-    CEM        draw action sequences, score each by the mean return of its particles, refit to the elites; act with the
-               first action of the mean; plan again at the next step                                    (section 6, Algorithm 1)
+    model   p_b(s' | s, a) = N(s + μ_b(s, a), σ_b(s, a)²), member b fitted on its own bootstrap of the rows  (section 4)
+    TS∞     every particle keeps one member for the whole plan; TS1 deals the members anew at every step     (section 5)
+    CEM     draw action sequences, score each by the mean return of its particles, refit the draws to the elites;
+            act with the first action of the mean; plan again at the next step                             (Algorithm 1)
 
-Reward and end come from the task; a particle that has ended earns nothing more. The search is a Gaussian over the actions'
-features, rounded to the nearest action, which for ordered doses needs fewer candidates than a table of probabilities a
-step. Unlike there, a plan does not start from the last one: the policy is a function of the state alone, and its chance
-comes from the planner's seed, the same for every state, so that neither batch nor device changes what a policy does.
+Reward and end come from the task; a particle that has ended earns nothing more. The search is a Gaussian over the
+actions' features, rounded to the nearest action, which for ordered doses needs fewer candidates than a table of
+probabilities a step. Unlike there, a plan does not start from the last one: the policy is a function of the state alone,
+and its chance comes from the planner's seed, the same for every state, so that neither the batch nor the device changes
+what a policy does.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from typing import Any, Literal, Protocol, final
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from counterpoint.artifacts import device_of, recipe_hash
 from counterpoint.data.jobs import Job
@@ -136,7 +137,7 @@ class Particles:
     def step(
         self, state: Float[Tensor, "w n s"], action: Float[Tensor, "w n a"], random: torch.Generator
     ) -> Float[Tensor, "w n s"]:
-        """One draw a particle, shared by all candidates and states: they meet the same luck and differ in action alone."""
+        """One draw a particle, shared by all states and candidates: candidates differ in their actions, not in luck."""
         luck = torch.randn(self.particles, 1, state.shape[-1], generator=random)
         if self.propagation == "TSinf":
             return state + self._change(torch.cat([state, action], -1), luck)
@@ -186,7 +187,9 @@ class PETS(PolicyLearner):
         """Fit the models of every job in one loop; held-out rows choose the step of `selected`."""
         discrete(task)
         if self.particles % self.ensemble:
-            raise CounterpointError(f"{self.particles} particles cannot be shared out among {self.ensemble} members evenly")
+            raise CounterpointError(
+                f"{self.particles} particles do not share out among {self.ensemble} members; use a multiple"
+            )
         tables = [change_table(job) for job in jobs for _ in range(self.ensemble)]
         seeds = [derive(job.seed, "member", m) for job in jobs for m in range(self.ensemble)]
         law = self.law(jobs[0].data.state_size, tables[0]["context"].shape[1], len(seeds)).to(device_of(device))
@@ -244,7 +247,7 @@ class PETSPolicy(Policy):
     def __init__(self, recipe: PETS, law: ConditionalLaw, state_names: tuple[str, ...], origin: TaskOrigin) -> None:
         super().__init__()
         self.recipe, self.law, self.actions = recipe, law.eval(), discrete(origin.task)
-        self.state_names, self.origin = state_names, origin
+        self.state_names, self.origin, self.task = state_names, origin, origin.task
 
     def act(self, state: Float[Tensor, "n s"]) -> Float[Tensor, "n a"]:
         return self.together([self])(state[None])[0]
@@ -262,4 +265,4 @@ class PETSPolicy(Policy):
         law.load_state_dict({name: torch.cat([s[name] for s in states]) for name in states[0]})
         law = law.to(next(first.parameters()).device).eval()
         worlds = Particles(law, len(policies), recipe.particles, recipe.propagation)
-        return recipe.planner.actor(worlds, first.origin.task)
+        return recipe.planner.actor(worlds, first.task)

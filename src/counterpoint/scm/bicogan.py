@@ -24,6 +24,7 @@ from counterpoint.scm.bicogan_networks import (
     AdversarialMechanism,
     ConditionalEncoder,
     PaperEncoder,
+    normalised,
 )
 from counterpoint.seeding import derive
 
@@ -51,7 +52,7 @@ class AdversarialSCM(SCMRecipe):
         seeds = [derive(job.seed, "bicogan") for job in jobs]
         shape = padded.columns["state"].shape[-1], padded.columns["context"].shape[-1], len(jobs)
         mechanism, discriminator = self.mechanism(*shape), self.discriminator(*shape)
-        _standardise(mechanism, padded)
+        standardise(mechanism, padded)
         _initialise(mechanism, discriminator, seeds)
         on = device_of(device)
         learner = AdversarialLearner(mechanism.to(on), discriminator.to(on), padded, self.training, *self.weights())
@@ -106,7 +107,7 @@ class BiCoGAN(AdversarialSCM):
         return AdversarialMechanism(generator, encoder, shape, self.abduction == "inversion", change=False)
 
     def discriminator(self, state: int, context: int, members: int) -> StackedMLP:
-        return StackedMLP(members, context + 2 * state, self.discriminator_hidden, 1, nn.ReLU, batch_norm=True)
+        return normalised(members, context + 2 * state, self.discriminator_hidden, 1)
 
     def weights(self) -> tuple[float, float]:
         return self.regulariser, 0.0
@@ -148,7 +149,7 @@ class ConditionalBiCoGAN(AdversarialSCM):
         return 0.0, self.cycle
 
 
-def _standardise(mechanism: AdversarialMechanism, padded: Padded) -> None:
+def standardise(mechanism: AdversarialMechanism, padded: Padded) -> None:
     columns = padded.columns
     mechanism.context.take(columns["context"], padded)
     mechanism.target.take(mechanism.target_of(columns["state"], columns["next_state"]), padded)

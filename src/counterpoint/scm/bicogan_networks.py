@@ -8,6 +8,7 @@
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from jaxtyping import Float
@@ -33,11 +34,20 @@ class PaperEncoder(nn.Module):
     def __init__(self, members: int, context: int, size: int, hidden: Sequence[int]) -> None:
         super().__init__()
         self.split = [context, size]
-        self.net = StackedMLP(members, size, hidden, context + size, nn.ReLU, batch_norm=True)
+        self.net = normalised(members, size, hidden, context + size)
 
     def forward(self, context: Float[Tensor, "k n c"], y: Float[Tensor, "k n d"]) -> tuple[Tensor, Tensor]:
         guess, noise = self.net(y).split(self.split, -1)
         return guess, noise
+
+
+def normalised(members: int, inputs: int, hidden: Sequence[int], outputs: int) -> StackedMLP:
+    """Linear + batch norm + ReLU (appendix E); biases that batch norm takes out again are left as they are."""
+    net = StackedMLP(members, inputs, hidden, outputs, nn.ReLU, batch_norm=True)
+    for linear, after in pairwise(net.layers):
+        if isinstance(after, StackedBatchNorm):
+            linear.bias.requires_grad_(False)  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
+    return net
 
 
 class ConditionalEncoder(nn.Module):
@@ -166,8 +176,9 @@ class AdversarialLearner(Learner):
         target = mechanism.target_of(columns["state"], columns["next_state"])
         self.register_buffer("context", mechanism.context(columns["context"].to(device)), persistent=False)
         self.register_buffer("target", mechanism.target(target.to(device)), persistent=False)
-        self.fooling = adam(self.live.parameters(), how.learning_rate, how.betas)
-        self.judging = adam(self.discriminator.parameters(), how.learning_rate, how.betas)
+        self.fools, self.judges = _trainable(self.live), _trainable(discriminator)
+        self.fooling = adam(self.fools, how.learning_rate, how.betas)
+        self.judging = adam(self.judges, how.learning_rate, how.betas)
 
     def draw(self, member: int, random: torch.Generator, steps: int) -> dict[str, Tensor]:
         rows, noise = self._pick(member, random, steps, self.how.batch)
@@ -194,24 +205,29 @@ class AdversarialLearner(Learner):
 
     def _judge(self, joint: Float[Tensor, "k m j"]) -> Float[Tensor, " k"]:
         """One step of the discriminator. Both halves pass it together, so batch norm cannot hide a difference."""
-        joint.requires_grad_(self.how.penalty > 0)
-        self.discriminator.requires_grad_(True).train()
-        logits = self.discriminator(joint)
-        loss = total = discriminator_loss(*logits.chunk(2, 1))
+        loss = total = discriminator_loss(*self.discriminator.train()(joint).chunk(2, 1))
         if self.how.penalty:
-            slope = torch.autograd.grad(logits.sum(), joint, create_graph=True)[0]
-            total = loss + self.how.penalty / 2 * slope.square().sum(-1).mean(-1)
+            total = loss + self.how.penalty / 2 * self._steepness(joint)
         self.judging.zero_grad(set_to_none=True)
-        total.sum().backward()
+        total.sum().backward(inputs=self.judges)
         self.judging.step()
         return loss.detach()
 
+    def _steepness(self, joint: Float[Tensor, "k m j"]) -> Float[Tensor, " k"]:
+        """E‖∇D‖² over both halves, either of which is the real one to the other."""
+        joint = joint.requires_grad_()
+        slope = torch.autograd.grad(self.discriminator.eval()(joint).sum(), joint, create_graph=True)[0]
+        return slope.square().sum(-1).mean(-1)
+
     def _fool(self, joint: Float[Tensor, "k m j"], extra: Float[Tensor, " k"]) -> Float[Tensor, " k"]:
-        """One step of generator and encoder against the discriminator as it now is."""
-        self.discriminator.requires_grad_(False).eval()
-        loss = deception_loss(*self.discriminator(joint).chunk(2, 1))
+        """One step of generator and encoder against the discriminator as it now is.
+
+        Batch norm uses its running statistics here: through those of the batch, G learns to blow up its own scale, which
+        spoils the discriminator's view of the other half.
+        """
+        loss = deception_loss(*self.discriminator.eval()(joint).chunk(2, 1))
         self.fooling.zero_grad(set_to_none=True)
-        (loss + extra).sum().backward()
+        (loss + extra).sum().backward(inputs=self.fools)
         self.fooling.step()
         return loss.detach()
 
@@ -247,6 +263,10 @@ class AdversarialLearner(Learner):
 
     def network(self) -> nn.Module:
         return self.averaged
+
+
+def _trainable(network: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in network.parameters() if parameter.requires_grad]
 
 
 def _rows(table: Float[Tensor, "k n w"], rows: Tensor) -> Float[Tensor, "k b w"]:

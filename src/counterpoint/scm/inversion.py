@@ -1,4 +1,4 @@
-"""Exact abduction from a generator that increases in its noise: solve f(u) = y, coordinate by coordinate, by bisection."""
+"""Exact abduction from a generator that increases in its noise: f(u) = y solved by bisection in every coordinate."""
 
 from collections.abc import Callable
 

@@ -1,0 +1,118 @@
+"""`counterpoint reproduce`: the paper's CartPole experiments as grids that can be killed, restarted and spread out."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from counterpoint.artifacts import device_of
+from counterpoint.commands.console import CONSOLE, say, show
+from counterpoint.errors import CounterpointError
+from counterpoint.experiments.ablations import ablation_comparisons, ablations, quick_ablations
+from counterpoint.experiments.executors import InProcess, Joblib, Ray, Report
+from counterpoint.experiments.grid import Grid
+from counterpoint.experiments.runner import Ran, run
+from counterpoint.experiments.sd import quick_sd, sd, sd_comparisons
+from counterpoint.experiments.summary import levels, write_summary
+
+Experiment = Literal["sd", "sd-nonrandom", "ablations"]
+Executors = (
+    Annotated[InProcess, tyro.conf.subcommand("in-process", description="all in this process; the default")]
+    | Annotated[Joblib, tyro.conf.subcommand("joblib", description="processes on this machine")]
+    | Annotated[Ray, tyro.conf.subcommand("ray", description="a Ray cluster")]
+)
+
+
+@dataclass(frozen=True)
+class Reproduce:
+    """Run an experiment: the table of returns, statistics and figures. Started again, it goes on where it was."""
+
+    experiment: tyro.conf.Positional[Experiment]
+    """sd (Figure 2a), sd-nonrandom (its twin in the appendix) or ablations of CTRL_g."""
+    out: Path = Path("results")
+    """Folder for <experiment>.csv, .md, .png and .settings.json; cells and checkpoints lie in <experiment>/."""
+    quick: bool = False
+    """Small networks, few seeds, two sizes: minutes on two cores. Results go to <experiment>-quick."""
+    seeds: int | None = None
+    """Data sets and training seeds; 20, or 3 with --quick."""
+    methods: tuple[str, ...] = ()
+    """Some of the methods; all where none is named."""
+    device: str = "auto"
+    """cpu, cuda or auto."""
+    pack_size: int | None = None
+    """Cells learned in one stack; all of a method on a GPU, those of one size on a CPU. Part of what fixes the rows."""
+    executor: tyro.conf.OmitArgPrefixes[Executors] = InProcess()
+    """Where the work is done."""
+
+    def execute(self) -> None:
+        grid = self.grid()
+        say(f"{grid.name}: {len(grid.cells())} cells ({len(grid.arms)} methods × {len(grid.trials)} sizes × "
+            f"{len(grid.seeds)} seeds) in {len(grid.packs())} packs; cells in {self.out / grid.name}\n")  # fmt: skip
+        with watching_cells() as report:
+            ran = run(grid, self.out, self.executor, self.device, report)
+        self._conclude(grid, ran)
+
+    def grid(self) -> Grid:
+        """The grid that the options describe."""
+        seeds = self.seeds if self.seeds is not None else 3 if self.quick else 20
+        if seeds < 2:
+            raise CounterpointError(f"{seeds} seeds give no interval; set --seeds to 2 or more")
+        on_gpu = device_of(self.device).type == "cuda"
+        pack_size = self.pack_size if self.pack_size is not None else 0 if on_gpu else seeds
+        if self.experiment == "ablations":
+            return (quick_ablations if self.quick else ablations)(seeds, self.methods, pack_size)
+        behaviour = "random" if self.experiment == "sd" else "non-random"
+        return (quick_sd if self.quick else sd)(behaviour, seeds, self.methods, pack_size)
+
+    def _conclude(self, grid: Grid, ran: Ran) -> None:
+        """The summary beside the rows, a short table here, and what failed."""
+        comparisons = ablation_comparisons(grid) if self.experiment == "ablations" else sd_comparisons(grid)
+        failures = [each.row() for each in ran.failures]
+        paper = "" if self.experiment == "ablations" else grid.behaviour
+        if ran.rows:
+            page = write_summary(grid.name, ran.rows, comparisons, self.out, failures, paper)
+            show([{k: row[k] for k in ("method", "trials", "seeds", "estimate", "low", "high")}
+                  for row in levels(ran.rows)], "interquartile mean return with 95% interval")  # fmt: skip
+            say(f"every cell in {self.out / grid.name}.csv, statistics in {page}")
+        if failures:
+            show(failures, "cells that failed")
+            raise CounterpointError(
+                f"{len(failures)} of {len(grid.cells())} cells failed; run the same command again to try them once more"
+            )
+
+
+class TimeLeft(ProgressColumn):
+    """What is still to do will take as long as what was done since the start."""
+
+    def render(self, task: Any) -> Text:
+        ran, spent = task.completed - task.fields["before"], task.fields["spent"]
+        if ran <= 0 or not spent:
+            return Text("time left not known yet")
+        left = spent / ran * (task.total - task.completed) - (task.elapsed - spent)
+        return Text(f"about {timedelta(seconds=max(round(left), 0))} left")
+
+
+@contextmanager
+def watching_cells() -> Iterator[Report]:
+    """One bar over the cells, which starts at those already done, and one for what is trained in this process."""
+    columns = (TextColumn("{task.description:<36}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeLeft())
+    with Progress(*columns, console=CONSOLE) as bars:
+        shown: dict[bool, tuple[str, Any]] = {}
+
+        def report(name: str, done: int, total: int) -> None:
+            before, bar = shown.get(name == "cells", ("", None))
+            if before != name:
+                if bar is not None:
+                    bars.remove_task(bar)
+                bar = bars.add_task(name, total=total, completed=done, before=done, spent=None)
+                shown[name == "cells"] = name, bar
+            task = next(task for task in bars.tasks if task.id == bar)
+            bars.update(bar, completed=done, spent=task.elapsed)
+
+        yield report

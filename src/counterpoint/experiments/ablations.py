@@ -1,0 +1,78 @@
+"""One change at a time from CTRL_g with the default SCM: what the returns depend on.
+
+Every arm sees the same data seeds, and every arm that fits the same SCM on them fits the very same one, so fresh noise
+differs from the reference in the noise of the imagined rows alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import get_args
+
+from counterpoint.counterfactual import Augmenter
+from counterpoint.experiments.grid import Arm, Grid
+from counterpoint.experiments.sd import chosen
+from counterpoint.methods.general import General
+from counterpoint.methods.paper import LEARNER, QUICK_LEARNER, unjudged
+from counterpoint.policies.d3qn import D3QN
+from counterpoint.scm.density import DensitySCM
+from counterpoint.tasks.cartpole import CartPole, NoiseReading
+from counterpoint.worlds import Rollouts
+
+REFERENCE = "reference"
+LENGTHS = (750, 1500, 3000, 6000, 12000)
+READINGS: tuple[NoiseReading, ...] = get_args(NoiseReading)
+
+
+def ablations(seeds: int = 20, methods: Sequence[str] = (), pack_size: int = 0) -> Grid:
+    """Every ablation at 50 and 250 trials."""
+    arms = ablation_arms(General(DensitySCM(), learner=LEARNER), LENGTHS)
+    return Grid("ablations", chosen(arms, methods), (50, 250), tuple(range(seeds)), pack_size=pack_size)
+
+
+def quick_ablations(seeds: int = 3, methods: Sequence[str] = (), pack_size: int = 0) -> Grid:
+    """Small networks, a few seeds, 50 trials."""
+    arms = ablation_arms(General(DensitySCM(), learner=QUICK_LEARNER, rollouts=Rollouts(starts=8)), (750, 1500, 3000))
+    return Grid("ablations-quick", chosen(arms, methods), (50,), tuple(range(seeds)), pack_size=pack_size)
+
+
+def ablation_comparisons(grid: Grid) -> list[tuple[str, str]]:
+    """Every change against the reference; under another noise reading, which is another task, CTRL_g against D3QN."""
+    changes = [(name, REFERENCE) for name in grid.arms if name != REFERENCE and not name.startswith("noise reading")]
+    readings = [tuple(f"noise reading: {reading}, {arm}" for arm in ("CTRL_g", "D3QN")) for reading in READINGS]
+    return [(left, right) for left, right in changes + readings if {left, right} <= set(grid.arms)]
+
+
+def ablation_arms(reference: General, lengths: Sequence[int]) -> dict[str, Arm]:
+    """The reference, and everything that differs from it in one thing; the part before the colon is the question."""
+    learner = reference.learner
+    learners = {
+        **{f"length: {steps} updates": _of_length(learner, steps) for steps in lengths},
+        **{f"real share: {share}": replace(learner, real_share=share) for share in (0.1, 0.25, 0.5, 0.75)},
+        "network: 4×512, the paper's": replace(learner, hidden=(512, 512, 512, 512)),
+    }
+    augmenters = {
+        "noise: fresh, on the same SCM": Augmenter(fresh_noise=True),
+        **{f"alternatives: {count}": Augmenter(alternatives=count) for count in (1, 2, 5)},
+    }
+    return {
+        REFERENCE: Arm(reference),
+        **{name: Arm(replace(reference, learner=each)) for name, each in learners.items()},
+        **{name: Arm(replace(reference, augmenter=each)) for name, each in augmenters.items()},
+        **_reading_arms(reference),
+    }
+
+
+def _of_length(learner: D3QN, steps: int) -> D3QN:
+    """Another length, looked at as many times."""
+    looks = learner.schedule.steps // learner.schedule.check_every
+    return replace(learner, schedule=replace(learner.schedule, steps=steps, check_every=steps // looks))
+
+
+def _reading_arms(reference: General) -> dict[str, Arm]:
+    """What "5% noise" means, for CTRL_g and for D3QN on the logged rows."""
+    arms = {}
+    for reading in READINGS:
+        task = CartPole(noise_reading=reading)
+        arms[f"noise reading: {reading}, CTRL_g"] = Arm(reference, task)
+        arms[f"noise reading: {reading}, D3QN"] = Arm(unjudged(reference.learner), task)
+    return arms

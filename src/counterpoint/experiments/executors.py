@@ -1,0 +1,210 @@
+"""Who does the work of a grid: this process, processes beside it, or a Ray cluster; all three give the same rows.
+
+A worker that dies is given its item again, twice; then the item is reported as failed, and the others go on. An
+exception is reported at once: the same numbers would raise it again.
+"""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+import torch
+
+from counterpoint.errors import CounterpointError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Report = Callable[[str, int, int], None]
+"""Called as report(stage, done, total)."""
+RETRIES = 2
+"""How often an item is tried again after its worker died."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why an item has no result."""
+
+    reason: str
+    attempts: int
+
+
+class Executor(ABC):
+    """Does `work(item, report)` for every item, each with one torch thread, and yields (index, outcome) as they end."""
+
+    @abstractmethod
+    def run(
+        self, work: Callable[[Item, Report], Result], items: Sequence[Item], report: Report
+    ) -> Iterator[tuple[int, Result | Failure]]:
+        """Outcomes in the order in which they end; `report` is called where the work is done in this process."""
+
+
+@dataclass(frozen=True)
+class InProcess(Executor):
+    """One item after the other, here; the cells of an item train together, which a GPU needs."""
+
+    def run(
+        self, work: Callable[[Item, Report], Result], items: Sequence[Item], report: Report
+    ) -> Iterator[tuple[int, Result | Failure]]:
+        for index, item in enumerate(items):
+            with one_thread():
+                try:
+                    outcome = work(item, report)
+                except Exception as error:
+                    outcome = Failure(_reason(error), 1)
+            yield index, outcome
+
+
+@dataclass(frozen=True)
+class Joblib(Executor):
+    """Processes on this machine (joblib's loky); each item has a worker of its own, so a death concerns one item."""
+
+    workers: int = 2
+    """Processes side by side."""
+
+    def run(
+        self, work: Callable[[Item, Report], Result], items: Sequence[Item], report: Report
+    ) -> Iterator[tuple[int, Result | Failure]]:
+        if self.workers < 1:
+            raise CounterpointError(f"cannot work with {self.workers} processes; set workers to 1 or more")
+        lanes = [_Lane() for _ in range(min(self.workers, len(items)))]
+        free: SimpleQueue[_Lane] = SimpleQueue()
+        for lane in lanes:
+            free.put(lane)
+        threads = ThreadPoolExecutor(max(len(lanes), 1))
+        try:
+            futures = {threads.submit(_in_lane, free, work, item): index for index, item in enumerate(items)}
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+            for lane in lanes:
+                lane.close()
+
+
+@dataclass(frozen=True)
+class Ray(Executor):
+    """Tasks on a Ray cluster; Ray itself gives a task to another node when its own is lost."""
+
+    address: str = "local"
+    """Address of a running cluster ("auto" finds one on this machine), or "local" to start one."""
+    gpus: float = 0.0
+    """GPUs an item asks for; 0.25 lets four items share one."""
+
+    def run(
+        self, work: Callable[[Item, Report], Result], items: Sequence[Item], report: Report
+    ) -> Iterator[tuple[int, Result | Failure]]:
+        ray = _ray()
+        with _cluster(ray, self.address):
+            remote = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=RETRIES)(_alone)
+            pending = {remote.remote(work, item): index for index, item in enumerate(items)}
+            while pending:
+                (ended,), _ = ray.wait(list(pending), num_returns=1)
+                yield pending.pop(ended), _outcome(ray, ended)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One torch thread inside the block: threads that fight for a core are slow, and their number changes the sums."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def silent(stage: str, done: int, total: int) -> None:
+    """Reports to nobody."""
+
+
+def _alone(work: Callable[[Item, Report], Result], item: Item, report: Report = silent) -> Result:
+    with one_thread():
+        return work(item, report)
+
+
+class _Lane:
+    """One worker process, started anew after a death."""
+
+    def __init__(self) -> None:
+        self.process = self._start()
+
+    def _start(self) -> Any:
+        from joblib.externals.loky import ProcessPoolExecutor
+
+        return ProcessPoolExecutor(1, env={"OMP_NUM_THREADS": "1"})
+
+    def do(self, work: Callable[[Item, Report], Result], item: Item) -> Result | Failure:
+        from joblib.externals.loky.process_executor import BrokenProcessPool
+
+        died = ""
+        for _ in range(1 + RETRIES):
+            try:
+                return self.process.submit(_with_parent, work, item, os.getpid()).result()
+            except BrokenProcessPool as error:
+                died = f"the worker died ({_reason(error)})"
+                self.process = self._start()
+            except Exception as error:
+                return Failure(_reason(error), 1)
+        return Failure(died, 1 + RETRIES)
+
+    def close(self) -> None:
+        self.process.shutdown(wait=True, kill_workers=True)
+
+
+def _in_lane(free: "SimpleQueue[_Lane]", work: Callable[[Item, Report], Result], item: Item) -> Result | Failure:
+    lane = free.get()
+    try:
+        return lane.do(work, item)
+    finally:
+        free.put(lane)
+
+
+def _with_parent(work: Callable[[Item, Report], Result], item: Item, parent: int) -> Result:
+    """The work, given up once the process that asked for it is gone: its successor writes the same checkpoints."""
+
+    def report(stage: str, done: int, total: int) -> None:
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return _alone(work, item, report)
+
+
+def _reason(error: BaseException) -> str:
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
+
+
+def _ray() -> Any:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError:
+        raise CounterpointError("Ray is not installed; pip install 'counterpoint[ray]', or use joblib") from None
+    return ray
+
+
+@contextmanager
+def _cluster(ray: Any, address: str) -> Iterator[None]:
+    """A connection for the block; one that is there already is used and left alone."""
+    ours = not ray.is_initialized()
+    if ours:
+        ray.init(address=address, include_dashboard=False if address == "local" else None, log_to_driver=False)
+    try:
+        yield
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def _outcome(ray: Any, reference: Any) -> Any:
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        return Failure(_reason(error.cause), 1)
+    except ray.exceptions.RayError as error:
+        return Failure(f"the worker died ({_reason(error)})", 1 + RETRIES)

@@ -1,0 +1,131 @@
+"""A grid of cells, method × number of trials × seed: what there is to run, under which key, on which logs.
+
+A cell is known by a hash of everything that defines it, so that a changed recipe is another cell. Cells of one method
+are learned together, in packs that the grid's definition fixes: neither the executor nor what is already done changes a
+pack, so every executor and every restart gives the same rows.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from typing import Literal
+
+from counterpoint.artifacts import recipe_hash
+from counterpoint.data.transitions import Transitions
+from counterpoint.methods.behaviour import trained_behaviours
+from counterpoint.policies.base import PolicyLearner
+from counterpoint.seeding import derive
+from counterpoint.tasks.cartpole import CartPole
+from counterpoint.tasks.simulate import BehaviourPolicy, random_policy, simulate
+
+Behaviour = Literal["random", "non-random"]
+BEHAVIOUR_BLOCK = 10
+"""Seeds whose non-random behaviours are trained in one stack, always a whole block, so that a seed's log does not
+depend on which other seeds a grid has."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What a method's name stands for."""
+
+    learner: PolicyLearner
+    task: CartPole = CartPole()
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How data are logged and policies tried, for every cell alike."""
+
+    logged_trials: int = 250
+    """Trials of the largest log; smaller logs are its first trials."""
+    steps: int = 20
+    """Steps a trial."""
+    evaluation_trials: int = 10
+    """Episodes each policy is tried in, the same for all policies."""
+    evaluation_seed: int = 0
+    """Seed of those episodes."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One policy to learn. Data and training depend on the seed alone, so methods are compared in pairs."""
+
+    method: str
+    """A label: two names for one recipe are one cell."""
+    behaviour: Behaviour
+    trials: int
+    seed: int
+    arm: Arm
+    protocol: Protocol
+
+    @cached_property
+    def key(self) -> str:
+        return recipe_hash(self.arm, self.behaviour, self.trials, self.seed, self.protocol)
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Cells of one method that are learned in one stack."""
+
+    cells: tuple[Cell, ...]
+
+    @property
+    def key(self) -> str:
+        return recipe_hash([cell.key for cell in self.cells])
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Every method at every number of trials with every seed."""
+
+    name: str
+    arms: Mapping[str, Arm]
+    trials: tuple[int, ...] = (50, 100, 150, 200, 250)
+    seeds: tuple[int, ...] = tuple(range(20))
+    behaviour: Behaviour = "random"
+    protocol: Protocol = Protocol()
+    pack_size: int = 0
+    """Cells of a method that are learned together; 0 for all of them, which suits a GPU."""
+
+    def cells(self) -> list[Cell]:
+        return [cell for name in self.arms for cell in self._cells_of(name)]
+
+    def packs(self) -> list[Pack]:
+        """The grid in packs; arms of one recipe share theirs."""
+        packs = [Pack(some) for name in self.arms for some in _chunks(self._cells_of(name), self.pack_size)]
+        return list({pack.key: pack for pack in reversed(packs)}.values())[::-1]
+
+    def _cells_of(self, name: str) -> list[Cell]:
+        arm = self.arms[name]
+        return [
+            Cell(name, self.behaviour, trials, seed, arm, self.protocol)
+            for trials, seed in product(self.trials, self.seeds)
+        ]
+
+
+def logs(
+    task: CartPole, behaviour: Behaviour, seeds: Sequence[int], protocol: Protocol = Protocol()
+) -> dict[int, Transitions]:
+    """The whole log of every seed, without the noise that made it."""
+    behaviours = _behaviours(task, behaviour, seeds)
+    tables = {
+        seed: simulate(task, behaviours[seed], protocol.logged_trials, protocol.steps, derive(seed, "data"))
+        for seed in seeds
+    }
+    return {seed: replace(table, noise=table.noise[:, :0]) for seed, table in tables.items()}
+
+
+def _behaviours(task: CartPole, behaviour: Behaviour, seeds: Sequence[int]) -> dict[int, BehaviourPolicy]:
+    if behaviour == "random":
+        return dict.fromkeys(seeds, random_policy(task))
+    trained: dict[int, BehaviourPolicy] = {}
+    for first in sorted({seed // BEHAVIOUR_BLOCK * BEHAVIOUR_BLOCK for seed in seeds}):
+        block = range(first, first + BEHAVIOUR_BLOCK)
+        trained |= dict(zip(block, trained_behaviours(task, [derive(s, "behaviour") for s in block]), strict=True))
+    return trained
+
+
+def _chunks(cells: Sequence[Cell], size: int) -> list[tuple[Cell, ...]]:
+    size = size or len(cells)
+    return [tuple(cells[first : first + size]) for first in range(0, len(cells), size)]

@@ -1,0 +1,191 @@
+"""Runs a grid: what is done is skipped, what was begun goes on, what fails is reported.
+
+Every finished cell is a file of its own, written whole or not at all; cells in training leave checkpoints every few
+seconds. A killed run therefore loses seconds, and run again it ends with the same rows as one that was never killed.
+"""
+
+import gc
+import json
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from counterpoint.artifacts import device_of, encode, write_atomically
+from counterpoint.data.jobs import Job
+from counterpoint.data.transitions import Transitions
+from counterpoint.errors import CounterpointError
+from counterpoint.evaluation.rollout import evaluate_many
+from counterpoint.experiments.executors import Executor, Failure, Report, silent
+from counterpoint.experiments.grid import Arm, Behaviour, Cell, Grid, Pack, Protocol, logs
+from counterpoint.nets.training import Monitor
+from counterpoint.policies.base import Learned, Policy
+from counterpoint.report.tables import provenance, write_csv, write_json
+from counterpoint.seeding import derive
+from counterpoint.tasks.cartpole import CartPole
+from counterpoint.tasks.simulate import trial_subset
+
+COLUMNS = ("method", "behaviour", "trials", "seed", "return_selected", "return_last", "seconds")
+
+
+@dataclass(frozen=True)
+class Order:
+    """A pack with the logs of its seeds: all that a worker needs."""
+
+    pack: Pack
+    logs: Mapping[int, Transitions]
+
+
+@dataclass(frozen=True)
+class FailedCell:
+    """A cell without numbers."""
+
+    cell: Cell
+    failure: Failure
+
+    def row(self) -> dict[str, Any]:
+        cell, failure = self.cell, self.failure
+        return {"method": cell.method, "behaviour": cell.behaviour, "trials": cell.trials, "seed": cell.seed,
+                "attempts": failure.attempts, "reason": failure.reason}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a run left behind: a row for every finished cell, in the grid's order, and the cells that failed."""
+
+    rows: list[dict[str, Any]]
+    failures: list[FailedCell]
+
+
+def run(
+    grid: Grid,
+    out: Path,
+    executor: Executor,
+    device: str = "cpu",
+    report: Report = silent,
+    save_seconds: float = 5.0,
+) -> Ran:
+    """Run what is not done yet; write `<name>.csv` and `<name>.settings.json`. Cells and checkpoints lie in `<name>/`.
+
+    The same call after a kill goes on from the cells and the last checkpoints; `report("cells", done, total)` tells.
+    """
+    device_of(device)
+    folder = out / grid.name
+    packs = grid.packs()
+    left = [pack for pack in packs if any(read_cell(folder, cell) is None for cell in pack.cells)]
+    total = sum(len(pack.cells) for pack in packs)
+    done = total - sum(len(pack.cells) for pack in left)
+    report("cells", done, total)
+    work = partial(fit_pack, checkpoints=folder / "checkpoints", device=device, save_seconds=save_seconds)
+    failed: list[FailedCell] = []
+    for index, outcome in executor.run(work, _orders(left), report):
+        pack = left[index]
+        if isinstance(outcome, Failure):
+            failed += [FailedCell(cell, outcome) for cell in pack.cells]
+        else:
+            _keep(folder, pack, outcome, device)
+        done += len(pack.cells)
+        report("cells", done, total)
+    return _assemble(grid, out, failed, {"device": device, "executor": encode(executor)})
+
+
+def fit_pack(order: Order, report: Report, checkpoints: Path, device: str, save_seconds: float) -> list[dict[str, Any]]:
+    """Learn the cells of a pack together and try every policy; a result for each cell, in order."""
+    begun = time.perf_counter()
+    cells, arm = order.pack.cells, order.pack.cells[0].arm
+    jobs = [Job(trial_subset(order.logs[c.seed], c.trials), derive(c.seed, "training")) for c in cells]
+    folder = _checkpoint_folder(checkpoints, order.pack, device)
+    monitor = Monitor(folder, True, report, save_seconds=save_seconds).stage(cells[0].method.replace("/", "-"))
+    learned = _learn(arm, jobs, monitor, device)
+    selected = _returns([each.selected for each in learned], arm.task, cells[0].protocol)
+    same = all(each.selected is each.last for each in learned)
+    last = selected if same else _returns([each.last for each in learned], arm.task, cells[0].protocol)
+    gc.collect()
+    seconds = (time.perf_counter() - begun) / len(cells)
+    return [{"selected": s, "last": t, "seconds": seconds} for s, t in zip(selected, last, strict=True)]
+
+
+def read_cell(folder: Path, cell: Cell) -> dict[str, Any] | None:
+    """What a finished cell left behind; None where there is nothing whole."""
+    try:
+        return json.loads((folder / "cells" / f"{cell.key}.json").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _learn(arm: Arm, jobs: Sequence[Job], monitor: Monitor, device: str) -> list[Learned]:
+    """From the checkpoints where they fit; those of older code or data are thrown away."""
+    resuming = monitor.folder is not None and monitor.folder.exists()
+    try:
+        return arm.learner.fit_many(jobs, arm.task, monitor, device)
+    except CounterpointError:
+        if not resuming:
+            raise
+    shutil.rmtree(monitor.folder or Path(), ignore_errors=True)
+    return arm.learner.fit_many(jobs, arm.task, monitor, device)
+
+
+def _returns(policies: Sequence[Policy], task: CartPole, protocol: Protocol) -> list[list[float]]:
+    trials, seed = protocol.evaluation_trials, protocol.evaluation_seed
+    return evaluate_many(policies, task.at_evaluation(), trials, seed, task.horizon).tolist()
+
+
+def _orders(packs: Sequence[Pack]) -> list[Order]:
+    """Every pack with its logs, each log made once."""
+    wanted: dict[tuple[CartPole, Behaviour, Protocol], set[int]] = {}
+    for cell in (cell for pack in packs for cell in pack.cells):
+        wanted.setdefault(_source(cell), set()).add(cell.seed)
+    made = {source: logs(source[0], source[1], sorted(seeds), source[2]) for source, seeds in wanted.items()}
+    return [Order(pack, {cell.seed: made[_source(cell)][cell.seed] for cell in pack.cells}) for pack in packs]
+
+
+def _source(cell: Cell) -> tuple[CartPole, Behaviour, Protocol]:
+    return cell.arm.task, cell.behaviour, cell.protocol
+
+
+def _keep(folder: Path, pack: Pack, results: Sequence[dict[str, Any]], device: str) -> None:
+    """Each cell into its own file, whole or absent; then the checkpoints have served."""
+    for cell, result in zip(pack.cells, results, strict=True):
+        text = json.dumps({"key": cell.key, "method": cell.method, "behaviour": cell.behaviour, "trials": cell.trials,
+                           "seed": cell.seed, **result})  # fmt: skip
+        write_atomically(folder / "cells" / f"{cell.key}.json", lambda file, text=text: file.write(text.encode()))
+    shutil.rmtree(_checkpoint_folder(folder / "checkpoints", pack, device), ignore_errors=True)
+
+
+def _checkpoint_folder(checkpoints: Path, pack: Pack, device: str) -> Path:
+    """One a pack and kind of device: a run begun on a GPU cannot go on elsewhere with the same numbers."""
+    return checkpoints / f"{pack.key}-{device_of(device).type}"
+
+
+def _assemble(grid: Grid, out: Path, failed: list[FailedCell], how: Mapping[str, Any]) -> Ran:
+    """The files of a run from its cells, in the grid's order."""
+    rows = [_row(cell, result) for cell in grid.cells() if (result := read_cell(out / grid.name, cell)) is not None]
+    out.mkdir(parents=True, exist_ok=True)
+    write_csv(rows, out / f"{grid.name}.csv", COLUMNS)
+    settings = {name: encode(getattr(grid, name)) for name in ("name", "behaviour", "trials", "seeds", "pack_size")}
+    settings |= {"protocol": encode(grid.protocol), "arms": {name: encode(arm) for name, arm in grid.arms.items()}}
+    write_json({**settings, **provenance(), **how}, out / f"{grid.name}.settings.json")
+    failures = out / f"{grid.name}.failures.csv"
+    failures.unlink(missing_ok=True)
+    if failed:
+        write_csv([each.row() for each in failed], failures)
+    return Ran(rows, failed)
+
+
+def _row(cell: Cell, result: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "method": cell.method,
+        "behaviour": cell.behaviour,
+        "trials": cell.trials,
+        "seed": cell.seed,
+        "return_selected": _mean(result["selected"]),
+        "return_last": _mean(result["last"]),
+        "seconds": result["seconds"],
+    }
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
