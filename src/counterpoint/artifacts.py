@@ -38,7 +38,9 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], notes: dict[str, str])
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        save_file({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}, beside, metadata=notes)
+        # One string, because safetensors writes several in an order that changes from run to run.
+        metadata = {"notes": json.dumps(notes, sort_keys=True)}
+        save_file({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}, beside, metadata)
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
@@ -48,10 +50,11 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """What `write_tensors` wrote; a missing, damaged or foreign file is one clear line."""
     try:
         with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+            notes = json.loads((file.metadata() or {}).get("notes", "{}"))
+            return {name: file.get_tensor(name) for name in file.keys()}, notes  # noqa: SIM118
     except FileNotFoundError:
         raise CounterpointError(f"'{path}' does not exist; check the path") from None
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, json.JSONDecodeError) as error:
         raise CounterpointError(f"'{path}' is damaged or not a safetensors file ({error}); write it again") from None
 
 
