@@ -11,6 +11,7 @@ from counterpoint.commands.check_scm import CheckScm
 from counterpoint.commands.demo import Demo
 from counterpoint.commands.evaluate import Evaluate
 from counterpoint.commands.fit import Fit
+from counterpoint.commands.reproduce import Reproduce
 from counterpoint.commands.simulate import Simulate
 from counterpoint.commands.train import Train
 from counterpoint.errors import CounterpointError
@@ -23,6 +24,7 @@ Command = (
     | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
     | Annotated[CheckScm, tyro.conf.subcommand("check-scm")]
     | Annotated[Demo, tyro.conf.subcommand("demo")]
+    | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
 )
 
 DESCRIPTION = """Counterfactual data augmentation and policy learning from logged decisions.

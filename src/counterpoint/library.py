@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from counterpoint import artifacts
+from counterpoint.data.jobs import Origin
 from counterpoint.data.spaces import Box, Discrete
 from counterpoint.dynamics.base import DynamicsModel
-from counterpoint.dynamics.base import Origin as ModelOrigin
 from counterpoint.dynamics.deterministic import Deterministic
 from counterpoint.dynamics.gaussian import GaussianDynamics
 from counterpoint.dynamics.mixture import MixtureDynamics
@@ -20,13 +20,14 @@ from counterpoint.policies.d3qn import D3QN
 from counterpoint.scm.base import StructuralCausalModel
 from counterpoint.scm.bicogan import BiCoGAN, ConditionalBiCoGAN
 from counterpoint.scm.density import DensitySCM
+from counterpoint.scm.mixed import Mixed
 from counterpoint.tasks.cartpole import CartPole
 
 CLASSES: dict[str, type] = {
     cls.__name__: cls
     for cls in (
-        Box, Discrete, ModelOrigin, Schedule, Likelihood, Gaussian, Spline, Mixture, DensitySCM, BiCoGAN,
-        ConditionalBiCoGAN, Deterministic, GaussianDynamics, MixtureDynamics, Outcome, D3QN, CartPole,
+        Box, Discrete, Origin, Schedule, Likelihood, Gaussian, Spline, Mixture, DensitySCM, BiCoGAN,
+        ConditionalBiCoGAN, Mixed, Deterministic, GaussianDynamics, MixtureDynamics, Outcome, D3QN, CartPole,
     )
 }  # fmt: skip
 

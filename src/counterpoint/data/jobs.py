@@ -24,6 +24,19 @@ class Job:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """Where a fitted thing came from."""
+
+    seed: int
+    data: str
+    """Fingerprint of the table it was fitted on."""
+
+    @classmethod
+    def of(cls, job: Job) -> "Origin":
+        return cls(job.seed, job.data.fingerprint)
+
+
+@dataclass(frozen=True)
 class Padded:
     """Tables of different lengths side by side: row r of member k counts where r < count[k]."""
 
@@ -34,6 +47,13 @@ class Padded:
         """1 for a row that counts, 0 for padding."""
         longest = next(iter(self.columns.values())).shape[1]
         return (torch.arange(longest) < self.count[:, None]).float()
+
+    def moments(self, name: str) -> tuple[Float[Tensor, "k 1 w"], Float[Tensor, "k 1 w"]]:
+        """Mean and standard deviation of a column over the rows that count; 1 for a column that does not vary."""
+        values, mask, count = self.columns[name], self.mask()[..., None], self.count[:, None, None]
+        mean = (values * mask).sum(1, keepdim=True) / count
+        scale = (((values - mean) * mask).square().sum(1, keepdim=True) / count).sqrt()
+        return mean, torch.where(scale > 1e-8, scale, 1.0)
 
 
 def pad(tables: Sequence[dict[str, Tensor]]) -> Padded:
@@ -55,6 +75,19 @@ def check_fittable(data: Transitions) -> None:
     for name, values in (("state", rows.state), ("next state", rows.next_state)):
         _check_columns(name, values, data.state_names)
     _check_columns("action", rows.action, data.action_names, constant=False)
+
+
+def fitting_table(job: Job) -> dict[str, Tensor]:
+    """What a model of the dynamics is fitted on: real rows with a next state; refuses what cannot be fitted."""
+    check_fittable(job.data.real)
+    keep = ~job.data.imagined & job.data.has_next
+    rows = job.data[keep]
+    theta = job.theta.expand(len(job.data), -1)[keep]
+    return {
+        "context": torch.cat([rows.state, rows.action, theta], -1),
+        "state": rows.state,
+        "next_state": rows.next_state,
+    }
 
 
 def _check_columns(kind: str, values: Tensor, names: tuple[str, ...], constant: bool = True) -> None:

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from counterpoint import artifacts
-from counterpoint.data.jobs import NO_THETA, Job, Padded, check_fittable
+from counterpoint.data.jobs import NO_THETA, Job, Origin, Padded, fitting_table
 from counterpoint.data.spaces import ActionSpace, check_actions
 from counterpoint.data.transitions import Transitions
 from counterpoint.nets.conditional import Likelihood, LikelihoodLearner
@@ -114,15 +114,6 @@ def fit_network(
     trained = train(learner, how.schedule, seeds, identity, monitor)
     network.eval()
     return trained
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where a fitted model came from."""
-
-    seed: int
-    data: str
-    """Fingerprint of the table it was fitted on."""
 
 
 @final
@@ -249,16 +240,14 @@ class DynamicsRecipe(ABC):
         network = self.network(stack.size, stack.context_mean.shape[-1], self.ensemble)
         network.load_state_dict(members_of(stack.state_dict(), jobs, index, 1))
         network.to(next(stack.parameters()).device)
-        origin = Origin(job.seed, job.data.fingerprint)
+        origin = Origin.of(job)
         return DynamicsModel(self, network, job.data.actions, job.data.state_names, origin)
 
 
 def change_table(job: Job) -> dict[str, Tensor]:
     """Context (s, a, θ) and change s' − s of the real rows that have a next state; refuses what cannot be fitted."""
-    check_fittable(job.data.real)
-    keep = ~job.data.imagined & job.data.has_next
-    rows, theta = job.data[keep], job.theta.expand(len(job.data), -1)[keep]
-    return {"context": torch.cat([rows.state, rows.action, theta], -1), "y": rows.next_state - rows.state}
+    table = fitting_table(job)
+    return {"context": table["context"], "y": table["next_state"] - table["state"]}
 
 
 def normal(shape: Sequence[int], like: Tensor, random: torch.Generator) -> Tensor:

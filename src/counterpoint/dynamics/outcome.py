@@ -19,10 +19,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from counterpoint import artifacts
-from counterpoint.data.jobs import Job, check_fittable
+from counterpoint.data.jobs import Job, Origin, check_fittable
 from counterpoint.data.spaces import ActionSpace
 from counterpoint.data.transitions import Transitions
-from counterpoint.dynamics.base import CHUNK, Head, HeadNetwork, Origin, fit_network
+from counterpoint.dynamics.base import CHUNK, Head, HeadNetwork, fit_network
 from counterpoint.dynamics.deterministic import Point
 from counterpoint.errors import CounterpointError
 from counterpoint.nets.conditional import Likelihood
@@ -177,7 +177,7 @@ class Outcome:
         heads = Heads(1, job.data.state_size, job.data.action.shape[1], self.hidden)
         heads.load_state_dict(members_of(stack.state_dict(), jobs, index, 1))
         heads.to(stack.outcome_bias.device)
-        return LearnedTask(self, heads, job.data.actions, Origin(job.seed, job.data.fingerprint))
+        return LearnedTask(self, heads, job.data.actions, Origin.of(job))
 
 
 def _tables(job: Job) -> dict[str, dict[str, Tensor]]:

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from counterpoint import artifacts
-from counterpoint.data.jobs import Job
+from counterpoint.data.jobs import Job, Origin
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError
@@ -20,15 +20,6 @@ from counterpoint.tasks.base import Task
 
 Actor = Callable[[Float[Tensor, "k n s"]], Float[Tensor, "k n a"]]
 """K policies at once: policy k acts in the states [k]."""
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where a policy came from."""
-
-    seed: int
-    data: str
-    """Fingerprint of the table it was learned on."""
 
 
 class Policy(nn.Module, ABC):

@@ -1,6 +1,6 @@
 """D3QN, the dueling double deep Q-network, on logged and imagined rows (paper, section 4).
 
-y = r + γ·(1 − terminated)·Q_target(s', argmax_a Q(s', a)),   loss = Huber(Q(s, a) − y),   target ← (1 − τ)·target + τ·Q.
+y = r + γ·(1 − terminated)·Q_target(s', argmax_a Q(s', a)),  loss = Huber(Q(s, a) − y),  target ← (1 − τ)·target + τ·Q.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from counterpoint.artifacts import device_of, recipe_hash
-from counterpoint.data.jobs import Job, pad
+from counterpoint.data.jobs import Job, Origin, pad
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError
 from counterpoint.nets.dueling import DuelingQ
 from counterpoint.nets.stacked import initialise, members_of
 from counterpoint.nets.training import Learner, Monitor, Schedule, adam, clip_members, train
-from counterpoint.policies.base import Actor, Learned, Origin, PolicyLearner, action_numbers, discrete
+from counterpoint.policies.base import Actor, Learned, PolicyLearner, action_numbers, discrete
 from counterpoint.policies.qnetwork import QPolicy, greedy
 from counterpoint.tasks.base import Task
 
@@ -86,7 +86,7 @@ class D3QN(PolicyLearner):
         network = self.network(data.state_size, actions.count, 1)
         network.load_state_dict(members_of(state, len(jobs), index, 1))
         network.to(next(iter(state.values())).device)
-        return QPolicy(self, network, actions, data.state_names, Origin(jobs[index].seed, data.fingerprint))
+        return QPolicy(self, network, actions, data.state_names, Origin.of(jobs[index]))
 
     def rebuild(self, header: dict[str, Any], weights: dict[str, Tensor], actions: Discrete, origin: Origin) -> QPolicy:
         """The policy back from its artifact."""
@@ -176,16 +176,16 @@ class QLearner(Learner):
 def table(data: Transitions) -> dict[str, Tensor]:
     """The columns of value learning, real rows first. A row that ends without a next state keeps its own state there:
     its value is multiplied by zero, so no next state is invented."""
-    order = torch.argsort(data.imagined.long(), stable=True)
-    data = data[order]
+    action_numbers(data)
     unusable = (~data.has_next & ~data.terminated).nonzero()
     if len(unusable):
         raise CounterpointError(
             f"row {int(unusable[0])} neither ends nor has a next state; drop it or mark it terminated"
         )
+    data = data[torch.argsort(data.imagined.long(), stable=True)]
     return {
         "state": data.state,
-        "action": action_numbers(data),
+        "action": data.action_index,
         "reward": data.reward,
         "next_state": torch.where(data.has_next[:, None], data.next_state, data.state),
         "goes_on": (~data.terminated).float(),

@@ -7,9 +7,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from counterpoint.data.jobs import Origin
 from counterpoint.data.spaces import Discrete
 from counterpoint.nets.dueling import DuelingQ
-from counterpoint.policies.base import Actor, Origin, Policy
+from counterpoint.policies.base import Actor, Policy
 
 
 @final

@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -11,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from counterpoint import artifacts
-from counterpoint.data.jobs import NO_THETA, Job, check_fittable
+from counterpoint.data.jobs import NO_THETA, Job, Origin
 from counterpoint.data.spaces import ActionSpace, check_actions
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError
@@ -57,15 +56,6 @@ class Mechanism(nn.Module, ABC):
     ) -> Float[Tensor, "m n u"]:
         """A draw of the noise given what was seen (Remark 4); the abducted point where the posterior is one."""
         return self.abduct(context, state, next_state)
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where a fitted thing came from."""
-
-    seed: int
-    data: str
-    """Fingerprint of the table it was fitted on."""
 
 
 @final
@@ -215,19 +205,6 @@ class SCMRecipe(ABC):
         mechanism = self.mechanism(len(state_names), context, header["members"])
         mechanism.load_state_dict(weights)
         return StructuralCausalModel(self, mechanism, actions, state_names, origin)
-
-
-def fitting_table(job: Job) -> dict[str, Tensor]:
-    """The columns a mechanism is fitted on, of the real rows that have a next state; refuses what cannot be fitted."""
-    check_fittable(job.data.real)
-    keep = ~job.data.imagined & job.data.has_next
-    rows = job.data[keep]
-    theta = job.theta.expand(len(job.data), -1)[keep]
-    return {
-        "context": torch.cat([rows.state, rows.action, theta], -1),
-        "state": rows.state,
-        "next_state": rows.next_state,
-    }
 
 
 def _flat(noise: Float[Tensor, "m n u"]) -> Float[Tensor, "n mu"]:

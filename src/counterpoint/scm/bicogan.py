@@ -13,11 +13,11 @@ from typing import Literal
 from torch import nn
 
 from counterpoint.artifacts import device_of, recipe_hash
-from counterpoint.data.jobs import Job, Padded, pad
+from counterpoint.data.jobs import Job, Origin, Padded, fitting_table, pad
 from counterpoint.nets.monotone import DiagonalGenerator, PaperGenerator
 from counterpoint.nets.stacked import StackedMLP, initialise, members_of
 from counterpoint.nets.training import Monitor, Schedule, train
-from counterpoint.scm.base import Origin, SCMRecipe, StructuralCausalModel, fitting_table
+from counterpoint.scm.base import SCMRecipe, StructuralCausalModel
 from counterpoint.scm.bicogan_networks import (
     Adversarial,
     AdversarialLearner,
@@ -66,7 +66,7 @@ class AdversarialSCM(SCMRecipe):
         mechanism.load_state_dict(members_of(stack.state_dict(), jobs, index, 1))
         mechanism.to(next(stack.parameters()).device)
         return StructuralCausalModel(
-            self, mechanism, job.data.actions, job.data.state_names, Origin(job.seed, job.data.fingerprint)
+            self, mechanism, job.data.actions, job.data.state_names, Origin.of(job)
         )
 
 

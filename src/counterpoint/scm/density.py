@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from counterpoint.artifacts import device_of, recipe_hash
-from counterpoint.data.jobs import Job
+from counterpoint.data.jobs import Job, Origin, fitting_table
 from counterpoint.nets.conditional import ConditionalLaw, Likelihood, Parents, fit_law
 from counterpoint.nets.density import Gaussian, Law, Mixture, Spline
 from counterpoint.nets.stacked import members_of
 from counterpoint.nets.training import Monitor
-from counterpoint.scm.base import Mechanism, Origin, SCMRecipe, StructuralCausalModel, fitting_table
+from counterpoint.scm.base import Mechanism, SCMRecipe, StructuralCausalModel
 from counterpoint.seeding import derive
 
 
@@ -75,7 +75,7 @@ class DensitySCM(SCMRecipe):
         mechanism.load_state_dict(weights)
         mechanism.to(next(stack.parameters()).device)
         return StructuralCausalModel(
-            self, mechanism, job.data.actions, job.data.state_names, Origin(job.seed, job.data.fingerprint)
+            self, mechanism, job.data.actions, job.data.state_names, Origin.of(job)
         )
 
 

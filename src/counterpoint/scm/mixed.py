@@ -15,13 +15,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from counterpoint.artifacts import device_of, recipe_hash
-from counterpoint.data.jobs import Job
+from counterpoint.data.jobs import Job, Origin, fitting_table
 from counterpoint.errors import CounterpointError
 from counterpoint.nets.conditional import ConditionalLaw, Likelihood, fit_law
 from counterpoint.nets.density import Law, Spline
 from counterpoint.nets.stacked import members_of
 from counterpoint.nets.training import Monitor
-from counterpoint.scm.base import Mechanism, Origin, SCMRecipe, StructuralCausalModel, fitting_table
+from counterpoint.scm.base import Mechanism, SCMRecipe, StructuralCausalModel
 from counterpoint.scm.categorical import (
     CategoricalLaw,
     Categories,
@@ -158,7 +158,7 @@ class Mixed(SCMRecipe):
         mechanism.load_state_dict(members_of(stack.state_dict(), jobs, index, 1))
         mechanism.to(next(stack.parameters()).device)
         return StructuralCausalModel(
-            self, mechanism, job.data.actions, job.data.state_names, Origin(job.seed, job.data.fingerprint)
+            self, mechanism, job.data.actions, job.data.state_names, Origin.of(job)
         )
 
 
