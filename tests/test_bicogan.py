@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from counterpoint.data.jobs import Job, pad
+from counterpoint.data.jobs import Job, fitting_table
 from counterpoint.data.transitions import Transitions
 from counterpoint.nets.stacked import StackedBatchNorm, initialise
-from counterpoint.nets.training import Schedule
-from counterpoint.scm.base import StructuralCausalModel, fitting_table
-from counterpoint.scm.bicogan import BiCoGAN, ConditionalBiCoGAN, standardise
+from counterpoint.nets.training import Monitor, Schedule
+from counterpoint.scm.base import StructuralCausalModel
+from counterpoint.scm.bicogan import BiCoGAN, ConditionalBiCoGAN, standardised
 from counterpoint.scm.bicogan_networks import AdversarialLearner, context_loss, deception_loss, discriminator_loss
 from counterpoint.scm.inversion import invert
 from counterpoint.seeding import generator
@@ -71,9 +71,8 @@ class _Still(torch.nn.Module):
 
 
 def still_learner(recipe: BiCoGAN | ConditionalBiCoGAN, regulariser: float, cycle: float) -> AdversarialLearner:
-    table = pad([fitting_table(Job(rows()))])
     mechanism = recipe.mechanism(4, 5, 1)
-    standardise(mechanism, table)
+    table = standardised(mechanism, [Job(rows())])
     torch.nn.init.normal_(mechanism.encoder.net.layers[-1].weight, generator=generator(0))
     how = replace(recipe.training, penalty=0.0, learning_rate=0.0)
     return AdversarialLearner(mechanism, _Still(5 + 4 + 4), table, how, regulariser, cycle)  # pyright: ignore
@@ -132,11 +131,11 @@ def test_the_noise_cycle_teaches_the_conditional_encoder():
 
 
 def test_generator_and_encoder_are_judged_row_by_row():
-    """Through the batch's statistics G could blow up its scale to spoil D's view: fails when `_fool` judges in train()."""
+    """Through the batch's statistics G could spoil D's view of the other half: fails when `_fool` judges in train()."""
     judge = PAPER.discriminator(4, 5, 1)
     initialise(judge, [0])
-    table = pad([fitting_table(Job(rows()))])
-    learner = AdversarialLearner(PAPER.mechanism(4, 5, 1), judge, table, PAPER.training, 1, 0)
+    mechanism = PAPER.mechanism(4, 5, 1)
+    learner = AdversarialLearner(mechanism, judge, standardised(mechanism, [Job(rows())]), PAPER.training, 1, 0)
     update_once(learner)
     joint = torch.randn(1, 6, 13, generator=generator(0)).requires_grad_()
     (slope,) = torch.autograd.grad(learner.discriminator(joint)[0, 0, 0], joint)
@@ -206,6 +205,23 @@ def test_a_member_of_a_stack_is_the_model_fitted_alone(recipe):
     for together, single in zip(stacked, alone, strict=True):
         for name, tensor in weights(single).items():
             torch.testing.assert_close(weights(together)[name], tensor, rtol=1e-3, atol=1e-4, msg=name)
+
+
+class PowerCutError(Exception):
+    """The process ends in the middle."""
+
+
+def _stop(stage: str, done: int, total: int) -> None:
+    if done >= 20:
+        raise PowerCutError
+
+
+@BOTH
+def test_an_interrupted_fit_resumes_to_the_same_weights(recipe, tmp_path):
+    with pytest.raises(PowerCutError):
+        recipe.fit(rows(), 1, Monitor(tmp_path, report=_stop, save_seconds=0.0))
+    resumed, whole = recipe.fit(rows(), 1, Monitor(tmp_path, resume=True)), recipe.fit(rows(), 1)
+    assert all(torch.equal(a, b) for a, b in zip(weights(resumed).values(), weights(whole).values(), strict=True))
 
 
 @BOTH

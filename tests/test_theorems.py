@@ -52,11 +52,12 @@ class TestTheorem1:
         """α from draws of P(s' | s, a), the quantile from other draws of P(s' | s, a'): no noise is abducted."""
         state, action, alternative, noise = rows(60, seed=1)
         random = torch.Generator().manual_seed(2)
-        draws, others = (torch.randn(60, 20_000, generator=random, dtype=torch.float64) for _ in range(2))
-        factual = task.transition(state, action, draws)
+        draws, others = (torch.randn(60, 20_000, 1, generator=random, dtype=torch.float64) for _ in range(2))
+        often = lambda column: column[:, None].expand(-1, 20_000, -1)
+        factual = task.transition(often(state), often(action), draws)[..., 0]
         alpha = (factual < task.transition(state, action, noise)).double().mean(1)
         inner = (alpha > 0.05) & (alpha < 0.95)
-        under_alternative = task.transition(state, alternative, others).sort(1).values
+        under_alternative = task.transition(often(state), often(alternative), others)[..., 0].sort(1).values
         quantile = under_alternative.gather(1, (alpha * 20_000).long()[:, None])
         truth = task.transition(state, alternative, noise)
         assert inner.sum() > 40

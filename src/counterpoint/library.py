@@ -19,6 +19,7 @@ from counterpoint.policies.base import Policy
 from counterpoint.policies.d3qn import D3QN
 from counterpoint.scm.base import StructuralCausalModel
 from counterpoint.scm.bicogan import BiCoGAN, ConditionalBiCoGAN
+from counterpoint.scm.bicogan_networks import Adversarial
 from counterpoint.scm.density import DensitySCM
 from counterpoint.scm.mixed import Mixed
 from counterpoint.tasks.cartpole import CartPole
@@ -26,7 +27,7 @@ from counterpoint.tasks.cartpole import CartPole
 CLASSES: dict[str, type] = {
     cls.__name__: cls
     for cls in (
-        Box, Discrete, Origin, Schedule, Likelihood, Gaussian, Spline, Mixture, DensitySCM, BiCoGAN,
+        Box, Discrete, Origin, Schedule, Likelihood, Adversarial, Gaussian, Spline, Mixture, DensitySCM, BiCoGAN,
         ConditionalBiCoGAN, Mixed, Deterministic, GaussianDynamics, MixtureDynamics, Outcome, D3QN, CartPole,
     )
 }  # fmt: skip
@@ -44,8 +45,10 @@ def load(folder: Path | str) -> Any:
     try:
         recipe, actions, origin = (artifacts.decode(header[name], CLASSES) for name in ("recipe", "actions", "origin"))
         return recipe.rebuild(header, weights, actions, origin)
-    except (KeyError, AttributeError, RuntimeError, TypeError) as error:
-        reason = str(error).splitlines()[0]
+    except CounterpointError:
+        raise
+    except (LookupError, AttributeError, RuntimeError, TypeError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise CounterpointError(f"'{folder}' does not hold what its recipe says ({reason}); save it again") from None
 
 

@@ -1,7 +1,7 @@
 """What the commands share: progress bars, tables on the terminal, and run folders."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,8 +34,8 @@ class Saving:
 
 
 @contextmanager
-def watching(run: Path, saving: Saving) -> Iterator[Monitor]:
-    """A monitor that keeps checkpoints in the run folder and draws one progress bar a stage."""
+def progress() -> Iterator[Callable[[str, int, int], None]]:
+    """One progress bar a stage, moved by report(stage, done, total)."""
     columns = (TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=CONSOLE) as bars:
         stages: dict[str, Any] = {}
@@ -45,8 +45,14 @@ def watching(run: Path, saving: Saving) -> Iterator[Monitor]:
                 stages[stage] = bars.add_task(stage, total=total)
             bars.update(stages[stage], completed=done)
 
-        folder = run / "checkpoints"
-        yield Monitor(folder=folder, resume=saving.resume, report=report, save_seconds=saving.save_seconds)
+        yield report
+
+
+@contextmanager
+def watching(run: Path, saving: Saving) -> Iterator[Monitor]:
+    """A monitor that keeps checkpoints in the run folder and draws the progress."""
+    with progress() as report:
+        yield Monitor(run / "checkpoints", saving.resume, report, save_seconds=saving.save_seconds)
 
 
 def show(rows: Sequence[Mapping[str, Any]], title: str) -> None:

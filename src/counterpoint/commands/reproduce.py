@@ -93,15 +93,21 @@ class TimeLeft(ProgressColumn):
     def render(self, task: Any) -> Text:
         ran, spent = task.completed - task.fields["before"], task.fields["spent"]
         if ran <= 0 or not spent:
-            return Text("time left not known yet")
+            return Text("…", no_wrap=True)
         left = spent / ran * (task.total - task.completed) - (task.elapsed - spent)
-        return Text(f"about {timedelta(seconds=max(round(left), 0))} left")
+        return Text(f"{timedelta(seconds=max(round(left), 0))} left", no_wrap=True)
 
 
 @contextmanager
 def watching_cells() -> Iterator[Report]:
     """One bar over the cells, which starts at those already done, and one for what is trained in this process."""
-    columns = (TextColumn("{task.description:<36}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeLeft())
+    columns = (
+        TextColumn("{task.description:<28}"),
+        BarColumn(16),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeLeft(),
+    )
     with Progress(*columns, console=CONSOLE) as bars:
         shown: dict[bool, tuple[str, Any]] = {}
 

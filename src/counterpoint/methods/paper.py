@@ -87,8 +87,14 @@ def paper_arms() -> dict[str, PolicyLearner]:
 def quick_arms() -> dict[str, PolicyLearner]:
     """The same arms with smaller networks, shorter training and a shorter-sighted planner: minutes on two cores."""
     small = Rollouts(starts=8)
-    arms = {"Base-D": Deterministic(), "Base-S": GaussianDynamics(), "Base-M": MixtureDynamics(),
-            CTRL_G_BICOGAN: SMALL_BICOGAN, CTRL_G: DensitySCM()}  # fmt: skip
+    width = (100, 100)
+    arms = {
+        "Base-D": Deterministic(hidden=width),
+        "Base-S": GaussianDynamics(hidden=width),
+        "Base-M": MixtureDynamics(hidden=width),
+        CTRL_G_BICOGAN: SMALL_BICOGAN,
+        CTRL_G: DensitySCM(),
+    }
     steve = STEVE(dynamics=2, rewards=2, q_functions=2, learner=QUICK_LEARNER)
     return {
         "D3QN": unjudged(QUICK_LEARNER),

@@ -176,16 +176,17 @@ class QLearner(Learner):
 def table(data: Transitions) -> dict[str, Tensor]:
     """The columns of value learning, real rows first. A row that ends without a next state keeps its own state there:
     its value is multiplied by zero, so no next state is invented."""
-    action_numbers(data)
+    actions = action_numbers(data)
     unusable = (~data.has_next & ~data.terminated).nonzero()
     if len(unusable):
         raise CounterpointError(
             f"row {int(unusable[0])} neither ends nor has a next state; drop it or mark it terminated"
         )
-    data = data[torch.argsort(data.imagined.long(), stable=True)]
+    order = torch.argsort(data.imagined.long(), stable=True)
+    data = data[order]
     return {
         "state": data.state,
-        "action": data.action_index,
+        "action": actions[order],
         "reward": data.reward,
         "next_state": torch.where(data.has_next[:, None], data.next_state, data.state),
         "goes_on": (~data.terminated).float(),

@@ -48,11 +48,11 @@ class AdversarialSCM(SCMRecipe):
     def fit_many(
         self, jobs: Sequence[Job], monitor: Monitor = Monitor(), device: str = "cpu"
     ) -> list[StructuralCausalModel]:
-        padded = pad([fitting_table(job) for job in jobs])
-        seeds = [derive(job.seed, "bicogan") for job in jobs]
-        shape = padded.columns["state"].shape[-1], padded.columns["context"].shape[-1], len(jobs)
+        first = jobs[0].data
+        shape = first.state_size, first.state_size + first.action.shape[1] + jobs[0].theta.shape[1], len(jobs)
         mechanism, discriminator = self.mechanism(*shape), self.discriminator(*shape)
-        standardise(mechanism, padded)
+        padded = standardised(mechanism, jobs)
+        seeds = [derive(job.seed, "bicogan") for job in jobs]
         _initialise(mechanism, discriminator, seeds)
         on = device_of(device)
         learner = AdversarialLearner(mechanism.to(on), discriminator.to(on), padded, self.training, *self.weights())
@@ -65,24 +65,24 @@ class AdversarialSCM(SCMRecipe):
         mechanism = self.mechanism(stack.noise_width, stack.context_width, 1)
         mechanism.load_state_dict(members_of(stack.state_dict(), jobs, index, 1))
         mechanism.to(next(stack.parameters()).device)
-        return StructuralCausalModel(
-            self, mechanism, job.data.actions, job.data.state_names, Origin.of(job)
-        )
+        return StructuralCausalModel(self, mechanism, job.data.actions, job.data.state_names, Origin.of(job))
 
 
 @dataclass(frozen=True)
 class BiCoGAN(AdversarialSCM):
-    """The paper's model as written: G(s, a, u) monotone in u, E(s') → (ŝ, â, û), D on (s, a, u, s'), λ·‖(s, a) − (ŝ, â)‖².
+    """The paper's model: G(s, a, u) increasing in u, E(s') → (ŝ, â, û), and D on (s, a, u, s').
 
     What the paper leaves open, and how it is settled here:
-      monotone generator      positive weights e^v on every path from u, batch norm's scale an exponential, a strictly
-                              increasing skip, half of the noise units with −ReLU(−x), s'_i from u_i alone (nets/monotone.py)
-      inputs                  s, a, θ and s' standardised with the table's mean and standard deviation
-      noise                   u ~ N(0, I), as wide as the state
-      R                       squared error in standardised units, summed over columns
-      batch norm in D         over both halves of the minibatch together
-      loss of G and E         non-saturating: the halves exchanged
-      the rest                the fields of `training`
+
+    - Monotone generator: weights e^v on every path from u, batch norm's scale an exponential, a strictly increasing
+      skip, half of the noise units with −ReLU(−x), s'_i from u_i alone (`PaperGenerator`).
+    - Inputs: s, a, θ and s' are standardised with the table's mean and standard deviation; u ~ N(0, I), one a state.
+    - R is the squared error of (ŝ, â, θ̂) in these units, summed over columns.
+    - G and E minimise the non-saturating loss, the discriminator's with its halves exchanged, in turn with D.
+    - Batch norm of D: both halves of the minibatch together when D learns, running statistics when G and E do. With the
+      batch's statistics for G and E too, the generator's scale ran away (errors of 20 and more).
+    - The weights kept are averaged over updates, and their batch-norm statistics are taken anew at the end (`settle`).
+    - Minibatch, Adam's numbers and length are the fields of `training`; neither clipping nor a penalty was needed.
     """
 
     generator_hidden: tuple[int, ...] = (200, 400, 600, 600)
@@ -115,7 +115,10 @@ class BiCoGAN(AdversarialSCM):
 
 @dataclass(frozen=True)
 class ConditionalBiCoGAN(AdversarialSCM):
-    """A bidirectional GAN whose encoder and discriminator know (s, a): E(s, a, s') → û, with the cycle E(s, a, G(s, a, u)) = u."""
+    """A bidirectional GAN whose encoder and discriminator know (s, a), with the noise cycle E(s, a, G(s, a, u)) = u.
+
+    The same (s, a) stand in both halves of a minibatch, so D can only tell them apart by how s' and u go together.
+    """
 
     generator_hidden: tuple[int, ...] = (64, 64)
     """Widths of the network from (s, a, θ) to the generator's bends, one network a state."""
@@ -125,14 +128,19 @@ class ConditionalBiCoGAN(AdversarialSCM):
     """Widths of the encoder."""
     discriminator_hidden: tuple[int, ...] = (128, 128)
     """Widths of the discriminator, LeakyReLU without batch norm."""
-    cycle: float = 0.3
-    """Weight of the noise cycle's squared error."""
+    cycle: float = 0.5
+    """Weight of the noise cycle's squared error; more helps small tables, less helps skewed noise."""
     change: bool = True
     """Generate s' − s rather than s'."""
     abduction: Literal["encoder", "inversion"] = "inversion"
     """Where û comes from: solving G(s, a, u) = s' for u, or the encoder."""
     training: Adversarial = Adversarial(
-        Schedule(steps=8000), batch=256, learning_rate=1e-3, betas=(0.5, 0.99), penalty=0.1, average=0.999
+        Schedule(steps=5000, rate="linear"),
+        batch=256,
+        learning_rate=1e-3,
+        betas=(0.5, 0.99),
+        penalty=0.1,
+        average=0.999,
     )
     """How it is trained."""
 
@@ -149,10 +157,14 @@ class ConditionalBiCoGAN(AdversarialSCM):
         return 0.0, self.cycle
 
 
-def standardise(mechanism: AdversarialMechanism, padded: Padded) -> None:
-    columns = padded.columns
-    mechanism.context.take(columns["context"], padded)
-    mechanism.target.take(mechanism.target_of(columns["state"], columns["next_state"]), padded)
+def standardised(mechanism: AdversarialMechanism, jobs: Sequence[Job]) -> Padded:
+    """What is learned from, context and target; the mechanism takes up their mean and standard deviation."""
+    tables = [fitting_table(job) for job in jobs]
+    targets = [mechanism.target_of(table["state"], table["next_state"]) for table in tables]
+    padded = pad([{"context": t["context"], "target": y} for t, y in zip(tables, targets, strict=True)])
+    mechanism.context.take(*padded.moments("context"))
+    mechanism.target.take(*padded.moments("target"))
+    return padded
 
 
 def _initialise(mechanism: AdversarialMechanism, discriminator: StackedMLP, seeds: Sequence[int]) -> None:

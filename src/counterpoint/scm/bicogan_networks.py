@@ -73,13 +73,9 @@ class Standard(nn.Module):
         self.register_buffer("scale", torch.ones(members, 1, width))
 
     @torch.no_grad()
-    def take(self, values: Float[Tensor, "k n w"], padded: Padded) -> None:
-        """The statistics of the rows that count; a constant column is left at its scale."""
-        mask, count = padded.mask()[..., None], padded.count[:, None, None]
-        mean = (values * mask).sum(1, keepdim=True) / count
-        scale = (((values - mean) * mask).square().sum(1, keepdim=True) / count).sqrt()
+    def take(self, mean: Float[Tensor, "k 1 w"], scale: Float[Tensor, "k 1 w"]) -> None:
         self.mean.copy_(mean)
-        self.scale.copy_(torch.where(scale > 1e-8, scale, 1.0))
+        self.scale.copy_(scale)
 
     def forward(self, values: Float[Tensor, "k n w"]) -> Float[Tensor, "k n w"]:
         return (values - self.mean) / self.scale
@@ -130,7 +126,7 @@ class Adversarial:
     betas: tuple[float, float]
     """Adam's averaging of gradients and of their squares."""
     penalty: float
-    """Weight γ of the discriminator's penalty γ/2·‖∇D‖² at the minibatch (R1, Mescheder et al. 2018)."""
+    """Weight γ of the discriminator's penalty γ/2·‖∇D‖² at the minibatch (R1 of Mescheder et al. 2018); 0 for none."""
     average: float
     """How much of the averaged weights, which are the ones kept, survives an update."""
 
@@ -172,10 +168,9 @@ class AdversarialLearner(Learner):
         self.averaged.requires_grad_(False)
         device = next(mechanism.parameters()).device
         self.register_buffer("updates", torch.zeros((), device=device))
-        columns = padded.columns
-        target = mechanism.target_of(columns["state"], columns["next_state"])
-        self.register_buffer("context", mechanism.context(columns["context"].to(device)), persistent=False)
-        self.register_buffer("target", mechanism.target(target.to(device)), persistent=False)
+        for name in ("context", "target"):
+            standard = getattr(mechanism, name)(padded.columns[name].to(device))
+            self.register_buffer(name, standard, persistent=False)
         self.fools, self.judges = _trainable(self.live), _trainable(discriminator)
         self.fooling = adam(self.fools, how.learning_rate, how.betas)
         self.judging = adam(self.judges, how.learning_rate, how.betas)
@@ -222,8 +217,8 @@ class AdversarialLearner(Learner):
     def _fool(self, joint: Float[Tensor, "k m j"], extra: Float[Tensor, " k"]) -> Float[Tensor, " k"]:
         """One step of generator and encoder against the discriminator as it now is.
 
-        Batch norm uses its running statistics here: through those of the batch, G learns to blow up its own scale, which
-        spoils the discriminator's view of the other half.
+        Batch norm uses its running statistics here: through those of the batch, G learns to blow up its own scale,
+        which spoils the discriminator's view of the other half.
         """
         loss = deception_loss(*self.discriminator.eval()(joint).chunk(2, 1))
         self.fooling.zero_grad(set_to_none=True)

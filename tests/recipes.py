@@ -1,0 +1,49 @@
+"""Every SCM and every model of the dynamics, small enough to be fitted in a blink, with rows that suit it."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from counterpoint.data.transitions import Transitions
+from counterpoint.dynamics.deterministic import Deterministic
+from counterpoint.dynamics.gaussian import GaussianDynamics
+from counterpoint.dynamics.mixture import MixtureDynamics
+from counterpoint.nets.conditional import Likelihood
+from counterpoint.nets.density import Mixture, Spline
+from counterpoint.nets.training import Schedule
+from counterpoint.scm.bicogan import BiCoGAN, ConditionalBiCoGAN
+from counterpoint.scm.density import DensitySCM
+from counterpoint.scm.mixed import Mixed
+from counterpoint.tasks.synthetic import Independent, sample
+
+BRIEF = Likelihood(Schedule(steps=20, check_every=10), batch=32)
+ROWS = sample(Independent(), 120, 0)
+CODED = replace(
+    ROWS,
+    state=torch.cat([ROWS.state[:, :3], (ROWS.state[:, 3:] > 0).float()], 1),
+    next_state=torch.cat([ROWS.next_state[:, :3], (ROWS.next_state[:, 3:] > 0).float()], 1),
+)
+TRAINING = replace(BiCoGAN().training, schedule=Schedule(steps=5), batch=16)
+PAPER = BiCoGAN((8, 8), (8, 8), (8, 8), training=TRAINING)
+CONDITIONAL = ConditionalBiCoGAN((8,), 4, (8,), (8,), training=TRAINING)
+DENSITY = DensitySCM(ensemble=2, hidden=(8,), likelihood=BRIEF)
+DYNAMICS: dict[str, Any] = {"ensemble": 2, "hidden": (8,), "likelihood": BRIEF}
+
+SCMS: dict[str, tuple[Any, Transitions]] = {
+    "gaussian": (DENSITY, ROWS),
+    "spline": (replace(DENSITY, law=Spline(4)), ROWS),
+    "mixture": (replace(DENSITY, law=Mixture(3)), ROWS),
+    "triangular": (replace(DENSITY, order=(2, 0, 3, 1)), ROWS),
+    "triangular mixture": (replace(DENSITY, law=Mixture(2), order=(0, 1, 2, 3)), ROWS),
+    "mixed": (Mixed(((3, 2),), ensemble=2, hidden=(8,), likelihood=BRIEF), CODED),
+    "bicogan": (PAPER, ROWS),
+    "bicogan inverted": (replace(PAPER, abduction="inversion"), ROWS),
+    "conditional bicogan": (CONDITIONAL, ROWS),
+    "conditional bicogan's encoder": (replace(CONDITIONAL, abduction="encoder", change=False), ROWS),
+}
+MODELS = {
+    "deterministic": Deterministic(**DYNAMICS),
+    "gaussian dynamics": GaussianDynamics(**DYNAMICS),
+    "mixture dynamics": MixtureDynamics(**DYNAMICS, components=2),
+}

@@ -1,0 +1,98 @@
+"""Executors give the same rows; a worker that dies is tried again, then reported, and the others go on."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from test_grid import TINY, tiny_grid, without_seconds
+
+from counterpoint.data.jobs import Job
+from counterpoint.errors import CounterpointError
+from counterpoint.experiments.executors import Executor, Failure, InProcess, Joblib, Ray, Report, silent
+from counterpoint.experiments.runner import run
+from counterpoint.nets.training import Monitor
+from counterpoint.policies.base import Learned, PolicyLearner
+from counterpoint.tasks.base import Task
+
+with_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: its executor was NOT tested")
+
+
+@dataclass(frozen=True)
+class Dying(PolicyLearner):
+    """Ends its process without a word in its first `deaths` fits."""
+
+    note: str
+    deaths: int
+
+    def fit_many(
+        self, jobs: Sequence[Job], task: Task, monitor: Monitor = Monitor(), device: str = "cpu"
+    ) -> list[Learned]:
+        path = Path(self.note)
+        path.write_text(f"{path.read_text() if path.exists() else ''}died\n")
+        if len(path.read_text().splitlines()) <= self.deaths:
+            os._exit(3)
+        return TINY.fit_many(jobs, task, monitor, device)
+
+
+def square(number: int, report: Report) -> int:
+    if number < 0:
+        raise CounterpointError(f"{number} is negative; give another")
+    report("square", 1, 1)
+    return number**2
+
+
+def check_deaths(tmp_path: Path, executor: Executor) -> None:
+    """One arm dies once, one always, one never."""
+    once, always = tmp_path / "once", tmp_path / "always"
+    arms = {"once": Dying(str(once), 1), "always": Dying(str(always), 99), "never": TINY}
+    ran = run(tiny_grid(arms, pack_size=0), tmp_path / "mortal", executor)
+    plain = run(tiny_grid({"never": TINY}, pack_size=0), tmp_path / "plain", InProcess())
+    for method in ("once", "never"):
+        rows = [{**row, "method": "never"} for row in ran.rows if row["method"] == method]
+        assert without_seconds(rows) == without_seconds(plain.rows)
+    assert {(each.cell.method, each.failure.attempts) for each in ran.failures} == {("always", 3)}
+    assert len(ran.failures) == 4
+    assert all("died" in each.failure.reason for each in ran.failures)
+    assert (len(once.read_text().splitlines()), len(always.read_text().splitlines())) == (2, 3)
+
+
+def check_exceptions(executor: Executor) -> None:
+    outcomes = dict(executor.run(square, [3, -1, 4], silent))
+    assert (outcomes[0], outcomes[2]) == (9, 16)
+    assert outcomes[1] == Failure("CounterpointError: -1 is negative; give another", 1)
+
+
+def test_in_process_reports_progress_and_exceptions():
+    check_exceptions(InProcess())
+    seen: list[str] = []
+    assert list(InProcess().run(square, [2], lambda stage, done, total: seen.append(stage))) == [(0, 4)]
+    assert seen == ["square"]
+
+
+def test_joblib_gives_the_same_rows_and_survives_dying_workers(tmp_path: Path):
+    check_deaths(tmp_path, Joblib(2))
+
+
+def test_joblib_reports_exceptions_without_retrying():
+    check_exceptions(Joblib(1))
+    with pytest.raises(CounterpointError, match="0 processes"):
+        list(Joblib(0).run(square, [1], silent))
+
+
+@with_ray
+def test_ray_gives_the_same_rows_and_survives_dying_workers(tmp_path: Path):
+    check_deaths(tmp_path, Ray())
+
+
+@with_ray
+def test_ray_reports_exceptions_without_retrying():
+    check_exceptions(Ray())
+
+
+@pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed")
+def test_without_ray_the_error_says_how_to_get_it():
+    with pytest.raises(CounterpointError, match=r"pip install 'counterpoint\[ray\]'"):
+        list(Ray().run(square, [1], silent))

@@ -1,0 +1,230 @@
+"""Cells are known by what defines them, packs by the grid alone, and a run can be killed anywhere and go on."""
+
+import json
+import multiprocessing
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from counterpoint.data.jobs import Job
+from counterpoint.errors import CounterpointError
+from counterpoint.experiments.ablations import REFERENCE, ablation_comparisons, ablations
+from counterpoint.experiments.executors import InProcess
+from counterpoint.experiments.grid import Arm, Grid, Protocol, logs
+from counterpoint.experiments.runner import read_cell, run
+from counterpoint.experiments.sd import quick_sd, sd, sd_comparisons
+from counterpoint.experiments.summary import differences, levels, selection, write_summary
+from counterpoint.methods.paper import CTRL_G, PAPER_NAMES
+from counterpoint.nets.training import Monitor, Schedule
+from counterpoint.policies.base import Learned, PolicyLearner
+from counterpoint.policies.d3qn import D3QN
+from counterpoint.report.paper import paper_returns_by_size
+from counterpoint.report.tables import read_csv
+from counterpoint.tasks.base import Task
+from counterpoint.tasks.cartpole import CartPole
+from counterpoint.tasks.simulate import trial_subset
+
+TINY = D3QN((8, 8), Schedule(steps=150, rate="linear"), batch=16)
+PROTOCOL = Protocol(logged_trials=10, evaluation_trials=3)
+
+
+@dataclass(frozen=True)
+class Noted(PolicyLearner):
+    """Learns as `learner` does, and leaves a line in a file for every fit."""
+
+    note: str
+    learner: D3QN = TINY
+
+    def fit_many(
+        self, jobs: Sequence[Job], task: Task, monitor: Monitor = Monitor(), device: str = "cpu"
+    ) -> list[Learned]:
+        with Path(self.note).open("a") as file:
+            file.write(f"{len(jobs)}\n")
+        return self.learner.fit_many(jobs, task, monitor, device)
+
+
+@dataclass(frozen=True)
+class Raising(PolicyLearner):
+    """Cannot learn."""
+
+    def fit_many(
+        self, jobs: Sequence[Job], task: Task, monitor: Monitor = Monitor(), device: str = "cpu"
+    ) -> list[Learned]:
+        raise CounterpointError("the loss is not finite")
+
+
+def tiny_grid(arms: dict[str, PolicyLearner], pack_size: int = 2, **changes: Any) -> Grid:
+    named = {name: Arm(learner) for name, learner in arms.items()}
+    return replace(Grid("tiny", named, (5, 10), (0, 1), protocol=PROTOCOL, pack_size=pack_size), **changes)
+
+
+def without_seconds(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+
+
+def test_keys_are_stable_and_know_the_recipe_but_not_the_name():
+    cell = tiny_grid({"D3QN": TINY}).cells()[0]
+    assert cell.key == tiny_grid({"another name": TINY}, pack_size=3).cells()[0].key == "KEY"
+    others = [
+        tiny_grid({"D3QN": replace(TINY, tau=0.01)}),
+        tiny_grid({"D3QN": replace(TINY, schedule=replace(TINY.schedule, steps=151))}),
+        tiny_grid({"D3QN": TINY}, arms={"D3QN": Arm(TINY, CartPole(noise_size=0.06))}),
+        tiny_grid({"D3QN": TINY}, behaviour="non-random"),
+        tiny_grid({"D3QN": TINY}, protocol=replace(PROTOCOL, evaluation_trials=4)),
+        tiny_grid({"D3QN": TINY}, trials=(6,)),
+        tiny_grid({"D3QN": TINY}, seeds=(2,)),
+    ]
+    keys = {grid.cells()[0].key for grid in others}
+    assert len(keys) == len(others)
+    assert cell.key not in keys
+
+
+def test_packs_cover_every_cell_once_and_arms_of_one_recipe_share_theirs():
+    grid = tiny_grid({"a": TINY, "b": replace(TINY, tau=0.1), "also a": TINY}, pack_size=3)
+    packs = grid.packs()
+    assert [len(pack.cells) for pack in packs] == [3, 1, 3, 1]
+    assert [cell.method for pack in packs for cell in pack.cells] == 4 * ["a"] + 4 * ["b"]
+    assert {cell.key for pack in packs for cell in pack.cells} == {cell.key for cell in grid.cells()}
+    assert [len(pack.cells) for pack in replace(grid, pack_size=0).packs()] == [4, 4]
+
+
+def test_a_restart_fits_what_is_missing_and_nothing_else(tmp_path: Path):
+    note = tmp_path / "fits"
+    grid = tiny_grid({"noted": Noted(str(note)), "plain": TINY})
+    first = run(grid, tmp_path, InProcess())
+    assert note.read_text() == "2\n2\n"
+    assert run(grid, tmp_path, InProcess()).rows == first.rows
+    assert note.read_text() == "2\n2\n"
+    (tmp_path / "tiny" / "cells" / f"{grid.cells()[3].key}.json").write_text('{"selected": [1')
+    again = run(grid, tmp_path, InProcess())
+    assert note.read_text() == "2\n2\n2\n", "a damaged cell is missing, and its whole pack is fitted again"
+    assert without_seconds(again.rows) == without_seconds(first.rows)
+    assert not list((tmp_path / "tiny" / "checkpoints").iterdir())
+
+
+def test_files_of_a_run(tmp_path: Path):
+    grid = tiny_grid({"a": TINY, "also a": TINY, "raising": Raising()})
+    reports: list[tuple[str, int, int]] = []
+    ran = run(grid, tmp_path, InProcess(), report=lambda *each: reports.append(each))
+    rows = read_csv(tmp_path / "tiny.csv")
+    assert rows == ran.rows
+    assert [(row["method"], row["trials"], row["seed"]) for row in rows] == [
+        (method, trials, seed) for method in ("a", "also a") for trials in (5, 10) for seed in (0, 1)
+    ]
+    cell = read_cell(tmp_path / "tiny", grid.cells()[0])
+    assert cell is not None
+    assert rows[0]["return_last"] == sum(cell["last"]) / 3
+    settings = json.loads((tmp_path / "tiny.settings.json").read_text())
+    assert settings["arms"]["a"]["learner"]["tau"] == TINY.tau
+    assert settings["protocol"]["evaluation_trials"] == 3
+    failures = read_csv(tmp_path / "tiny.failures.csv")
+    assert [(row["trials"], row["seed"]) for row in failures] == [(5, 0), (5, 1), (10, 0), (10, 1)]
+    assert all("the loss is not finite" in row["reason"] for row in failures)
+    assert [each for each in reports if each[0] == "cells"] == [("cells", done, 8) for done in (0, 2, 4, 6, 8)]
+
+
+def test_checkpoints_of_something_else_are_not_taken_up(tmp_path: Path):
+    grid = tiny_grid({"a": TINY}, pack_size=0)
+    clean = run(grid, tmp_path / "clean", InProcess())
+    (pack,) = grid.packs()
+    begun = tmp_path / "begun" / "tiny" / "checkpoints" / f"{pack.key}-cpu"
+    other = [Job(log, 99) for log in logs(CartPole(), "random", (5, 6, 7, 8), PROTOCOL).values()]
+    TINY.fit_many(other, CartPole(), Monitor(begun).stage("a"))
+    assert begun.exists()
+    assert without_seconds(run(grid, tmp_path / "begun", InProcess()).rows) == without_seconds(clean.rows)
+
+
+def test_logs_are_paired_and_nested_and_hide_the_noise():
+    for behaviour in ("random", "non-random"):
+        alone = logs(CartPole(), behaviour, (1,), PROTOCOL)[1]
+        together = logs(CartPole(), behaviour, (0, 1), PROTOCOL)[1]
+        longer = logs(CartPole(), behaviour, (1,), replace(PROTOCOL, logged_trials=20))[1]
+        assert alone.fingerprint == together.fingerprint == trial_subset(longer, 10).fingerprint
+        assert alone.noise.shape == (200, 0)
+    random_log, trained = (logs(CartPole(), behaviour, (0,))[0] for behaviour in ("random", "non-random"))
+    assert trained.terminated.sum() < random_log.terminated.sum(), "a trained behaviour fails less often"
+
+
+def _killable(folder: str) -> None:
+    torch.set_num_threads(1)
+    grid = tiny_grid({"a": TINY, "b": replace(TINY, tau=0.1)}, pack_size=1)
+    run(grid, Path(folder), InProcess(), save_seconds=0.02)
+
+
+def test_killed_five_times_and_restarted_the_rows_are_the_same(tmp_path: Path):
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(["torch._dynamo", "counterpoint.experiments.runner"])
+    moments, kills = random.Random(), 0
+    whole = server.Process(target=_killable, args=(str(tmp_path / "whole"),))
+    begun = time.monotonic()
+    whole.start()
+    whole.join()
+    longest = time.monotonic() - begun
+    assert whole.exitcode == 0
+    for _ in range(5):
+        process = server.Process(target=_killable, args=(str(tmp_path / "killed"),))
+        process.start()
+        process.join(moments.uniform(0.1, 0.5) * longest)
+        process.kill()
+        process.join()
+        kills += process.exitcode == -9
+    assert kills, "not one kill came in time"
+    _killable(str(tmp_path / "killed"))
+    rows = [read_csv(tmp_path / name / "tiny.csv") for name in ("whole", "killed")]
+    assert len(rows[0]) == 8
+    assert without_seconds(rows[0]) == without_seconds(rows[1])
+
+
+def test_the_papers_grids():
+    grid = sd(pack_size=20)
+    assert len(grid.cells()) == 9 * 5 * 20
+    assert all(len({(cell.method, cell.trials) for cell in pack.cells}) == 1 for pack in grid.packs())
+    paper = {row["method"] for row in paper_returns_by_size()}
+    assert {PAPER_NAMES.get(name, name) for name in grid.arms} == paper
+    assert [left for left, _ in sd_comparisons(grid)] == 8 * [CTRL_G]
+    assert list(quick_sd(methods=("PETS", "D3QN")).arms) == ["D3QN", "PETS"]
+    with pytest.raises(CounterpointError, match="no method 'DQN'; choose from D3QN, Base-D"):
+        sd(methods=("DQN",))
+
+
+def test_ablations_change_one_thing_at_a_time():
+    grid = ablations(seeds=2)
+    reference = grid.arms[REFERENCE]
+    same = [name for name, arm in grid.arms.items() if arm == reference and name != REFERENCE]
+    assert same == ["length: 3000 updates", "real share: 0.5", "noise reading: scaled, CTRL_g"]
+    fresh = grid.arms["noise: fresh, on the same SCM"].learner
+    assert replace(fresh, augmenter=reference.learner.augmenter) == reference.learner  # pyright: ignore
+    assert ("noise reading: absolute, CTRL_g", "noise reading: absolute, D3QN") in ablation_comparisons(grid)
+    assert len(grid.packs()) == len(grid.arms) - len(same)
+
+
+def fake_rows() -> list[dict[str, Any]]:
+    scores = {"good": (10.0, 20.0, 30.0, 100.0), "bad": (8.0, 15.0, 31.0, 60.0)}
+    return [
+        {"method": name, "behaviour": "random", "trials": trials, "seed": seed, "return_selected": value + trials,
+         "return_last": value, "seconds": 1.0}
+        for name, values in scores.items() for trials in (50, 250) for seed, value in enumerate(values)
+    ]  # fmt: skip
+
+
+def test_summary_against_hand_numbers(tmp_path: Path):
+    rows = fake_rows()
+    table = levels(rows)
+    assert [(row["method"], row["trials"], row["seeds"]) for row in table[:2]] == [("good", 50, 4), ("good", 250, 4)]
+    assert table[0]["estimate"] == 75.0
+    (at_50, at_250) = differences(rows, [("good", "bad")])
+    assert at_50["estimate"] == at_250["estimate"] == pytest.approx((2 + 5 - 1 + 40) / 4)
+    assert at_50["improves"].estimate == pytest.approx(9 / 16)
+    assert [row["estimate"] for row in selection(rows)] == [50, 250, 50, 250]
+    missing = [row for row in rows if (row["method"], row["trials"], row["seed"]) != ("bad", 50, 3)]
+    assert differences(missing, [("good", "bad")])[0]["estimate"] == pytest.approx((2 + 5 - 1) / 3)
+    page = write_summary("fake", rows, [("good", "bad")], tmp_path).read_text()
+    assert "| good | 75.0 [" in page
+    assert "good − bad" in page
+    assert (tmp_path / "fake-differences.png").stat().st_size > 1000
