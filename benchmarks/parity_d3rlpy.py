@@ -1,6 +1,6 @@
-"""Our BCQ beside d3rlpy's DiscreteBCQ on the same batch and weights: `PYTHONPATH=src python benchmarks/parity_d3rlpy.py`.
+"""Our BCQ beside d3rlpy's DiscreteBCQ on the same batch and weights: `python benchmarks/parity_d3rlpy.py`.
 
-Needs `pip install d3rlpy==2.8.1` next to this package's torch, zuko, jaxtyping and safetensors. Batch and weights are
+Needs `pip install d3rlpy==2.8.1` next to this package (or PYTHONPATH=src and torch, zuko, jaxtyping, safetensors). Batch and weights are
 written as sines, so that no generator has to agree; `tests/test_bcq.py` keeps the numbers that d3rlpy gives here. The
 last line is a JSON object of the figures.
 
@@ -9,6 +9,7 @@ One difference is d3rlpy's alone: its penalty takes the logits after normalisati
 """
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -35,7 +36,7 @@ def layers(phase: float, size: float = 0.6) -> Layers:
     widths = (STATE, *HIDDEN, ACTIONS)
     return [
         (wave(before, after, phase=phase + i, size=size), wave(after, phase=phase - i, size=0.3))
-        for i, (before, after) in enumerate(zip(widths[:-1], widths[1:], strict=True))
+        for i, (before, after) in enumerate(pairwise(widths))
     ]
 
 
@@ -60,8 +61,7 @@ def ours(penalty: float = PENALTY) -> dict[str, Any]:
     recipe = BCQ(THRESHOLD, penalty, D3QN(hidden=HIDDEN, schedule=Schedule(steps=1)))
     actions, table = Discrete.one_hot(ACTIONS), batch()
     online = recipe.network(STATE, ACTIONS, 1)
-    learner = BCQLearner(online, recipe.network, [table], recipe.learner, DISCOUNT, actions, None)
-    learner.logit_penalty = penalty
+    learner = BCQLearner(online, recipe, [table], DISCOUNT, actions, None)
     for network, name in ((learner.online, "q"), (learner.target, "target")):
         fill(network, NETWORKS[name], NETWORKS["behaviour"])
     greedy = learner.online(table["state"][None])[0].argmax(-1)
@@ -111,7 +111,7 @@ def theirs() -> dict[str, Any]:
     )
     loss = impl.compute_loss(mini, impl.compute_target(mini))
     logits = impl.modules.imitator(rows["state"]).logits
-    penalty = float(PENALTY * logits.square().mean())
+    penalty = float(PENALTY * logits.detach().square().mean())
     return {
         "value": float(loss.td_loss),
         "imitation": float(loss.imitator_loss),

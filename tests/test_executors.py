@@ -1,13 +1,13 @@
 """Executors give the same rows; a worker that dies is tried again, then reported, and the others go on."""
 
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from test_grid import TINY, tiny_grid, without_seconds
 
 from counterpoint.data.jobs import Job
 from counterpoint.errors import CounterpointError
@@ -16,6 +16,7 @@ from counterpoint.experiments.runner import run
 from counterpoint.nets.training import Monitor
 from counterpoint.policies.base import Learned, PolicyLearner
 from counterpoint.tasks.base import Task
+from test_grid import TINY, tiny_grid, without_seconds
 
 with_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: its executor was NOT tested")
 
@@ -83,12 +84,12 @@ def test_joblib_reports_exceptions_without_retrying():
 
 
 @with_ray
-def test_ray_gives_the_same_rows_and_survives_dying_workers(tmp_path: Path):
+def test_ray_gives_the_same_rows_survives_dying_workers_and_reports_exceptions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    # Ray's workers look for this file's classes where Python looks for modules.
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *sys.path]))
     check_deaths(tmp_path, Ray())
-
-
-@with_ray
-def test_ray_reports_exceptions_without_retrying():
     check_exceptions(Ray())
 
 

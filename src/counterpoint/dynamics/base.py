@@ -143,7 +143,9 @@ class DynamicsModel(nn.Module):
         check_actions(self.actions, action)
         columns = (state, action, theta.to(state).expand(len(state), -1))
         pieces = zip(*(column.split(CHUNK) for column in columns), strict=True)
-        return torch.cat([self._pick(s, a, t, random) for s, a, t in pieces]) if len(state) else state.clone()
+        there = self.device
+        drawn = [self._pick(*(column.to(there) for column in piece), random).to(state) for piece in pieces]
+        return torch.cat(drawn)
 
     @torch.no_grad()
     def sample_members(

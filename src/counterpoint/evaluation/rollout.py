@@ -38,15 +38,14 @@ def returns(
     device: torch.device = torch.device("cpu"),
 ) -> Float[Tensor, "k n"]:
     """Undiscounted returns, cut at the horizon; chance is drawn on the CPU, so every device sees the same."""
-    begin, blur, chance = (
-        generator(seed, purpose) for purpose in ("evaluation start", "evaluation blur", "evaluation")
-    )
+    begin, chance = generator(seed, "evaluation start"), generator(seed, "evaluation")
+    blurs = [generator(seed, "evaluation blur") for _ in range(policies)]
     state = task.initial(trials, begin).to(device).expand(policies, -1, -1)
     alive = torch.ones(policies, trials, device=device)
     total = torch.zeros(policies, trials, device=device)
     for _ in range(horizon):
-        action = actor(task.observe(state, blur))
-        after = task.transition(state, action, task.noise(trials, chance).to(device))
+        action = actor(torch.stack([task.observe(own, blur) for own, blur in zip(state, blurs, strict=True)]))
+        after = task.transition(state, action, task.noise(trials, chance).to(device).expand(policies, -1, -1))
         total += alive * task.reward(state, action, after)
         alive = alive * (~task.terminated(after)).float()
         state = after

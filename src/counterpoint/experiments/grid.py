@@ -93,8 +93,11 @@ class Grid:
 
     def packs(self) -> list[Pack]:
         """The grid in packs; arms of one recipe share theirs."""
-        packs = [Pack(some) for name in self.arms for some in _chunks(self._cells_of(name), self.pack_size)]
-        return list({pack.key: pack for pack in reversed(packs)}.values())[::-1]
+        unique: dict[str, Pack] = {}
+        for name in self.arms:
+            for cells in _chunks(self._cells_of(name), self.pack_size):
+                unique.setdefault(Pack(cells).key, Pack(cells))
+        return list(unique.values())
 
     def _cells_of(self, name: str) -> list[Cell]:
         arm = self.arms[name]

@@ -19,7 +19,7 @@ from counterpoint.data.jobs import Job
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError
 from counterpoint.evaluation.rollout import evaluate_many
-from counterpoint.experiments.executors import Executor, Failure, Report, silent
+from counterpoint.experiments.executors import Executor, Failure, Report, one_thread, silent
 from counterpoint.experiments.grid import Arm, Behaviour, Cell, Grid, Pack, Protocol, logs
 from counterpoint.nets.training import Monitor
 from counterpoint.policies.base import Learned, Policy
@@ -138,7 +138,8 @@ def _orders(packs: Sequence[Pack]) -> list[Order]:
     wanted: dict[tuple[CartPole, Behaviour, Protocol], set[int]] = {}
     for cell in (cell for pack in packs for cell in pack.cells):
         wanted.setdefault(_source(cell), set()).add(cell.seed)
-    made = {source: logs(source[0], source[1], sorted(seeds), source[2]) for source, seeds in wanted.items()}
+    with one_thread():
+        made = {source: logs(source[0], source[1], sorted(seeds), source[2]) for source, seeds in wanted.items()}
     return [Order(pack, {cell.seed: made[_source(cell)][cell.seed] for cell in pack.cells}) for pack in packs]
 
 

@@ -85,8 +85,7 @@ class BCQ(PolicyLearner):
         network = self.network(jobs[0].data.state_size, actions.count, len(jobs)).to(device_of(device))
         initialise(network, seeds)
         tables = [table(job.data.real) for job in jobs]
-        learner = BCQLearner(network, self.network, tables, self.learner, task.discount, actions, judge)
-        learner.logit_penalty = self.logit_penalty
+        learner = BCQLearner(network, self, tables, task.discount, actions, judge)
         trained = train(learner, schedule, seeds, self._identity(jobs, task), monitor)
         selected = learner.network().state_dict()
         return [
@@ -117,11 +116,25 @@ class BCQ(PolicyLearner):
 
 
 class BCQLearner(QLearner):
-    """K Q-networks and behaviour models in training. The averaged copies of both act, as in D3QN."""
+    """K Q-networks and behaviour models in training; as in D3QN the averaged Q acts, but under G as it is."""
 
     online: ConstrainedQ
     target: ConstrainedQ
-    logit_penalty: float
+
+    def __init__(
+        self,
+        online: ConstrainedQ,
+        recipe: BCQ,
+        tables: Sequence[dict[str, Tensor]],
+        discount: float,
+        actions: Discrete,
+        judge: Judge | None,
+    ) -> None:
+        super().__init__(online, recipe.network, tables, recipe.learner, discount, actions, judge)
+        self.logit_penalty = recipe.logit_penalty
+        # Nothing is bootstrapped on G, so it has no slow copy.
+        self.target.behaviour = self.online.behaviour
+        self.pairs = tuple([p.detach() for p in net.net.parameters()] for net in (self.target, self.online))
 
     def update(self, draw: dict[str, Tensor]) -> dict[str, Tensor]:
         rows = draw["rows"]

@@ -194,7 +194,7 @@ def table(data: Transitions) -> dict[str, Tensor]:
     }
 
 
-def _standardise(network: DuelingQ, states: Sequence[Float[Tensor, "n s"]]) -> None:
+def _standardise(network: DuelingQ, states: Sequence[Float[Tensor, "_ s"]]) -> None:
     """Each member sees states in units of its own table's standard deviations."""
     for k, state in enumerate(states):
         scale = state.std(0)

@@ -7,17 +7,19 @@
 
 Reward and end come from the task; a particle that has ended earns nothing more. The search is a Gaussian over the
 actions' features, rounded to the nearest action, which for ordered doses needs fewer candidates than a table of
-probabilities a step. Unlike there, a plan does not start from the last one: the policy is a function of the state alone,
-and its chance comes from the planner's seed, the same for every state, so that neither the batch nor the device changes
-what a policy does.
+probabilities a step; ties with the last elite are elites too, so that an indifferent plan stays in the middle of what
+it could do. Unlike there, a plan does not start from the last one: a policy is a function of the state alone. Its
+chance is read from a long tape at a place that the state's digits name: one draw for all states would push the system
+the same way at every step.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Literal, Protocol, final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from counterpoint.artifacts import device_of, recipe_hash
@@ -36,13 +38,21 @@ from counterpoint.tasks.base import KnownSCM, Task
 Propagation = Literal["TSinf", "TS1"]
 
 
+TAPE = 2**16
+"""Draws on a tape, after which it starts over."""
+
+
 class Simulator(Protocol):
     """Worlds side by side: the particles of every planning problem, problem after problem."""
 
     count: int
 
+    def noise(self, count: int, random: torch.Generator) -> Float[Tensor, "n u"]:
+        """Draws of what `step` takes as noise."""
+        ...
+
     def step(
-        self, state: Float[Tensor, "w n s"], action: Float[Tensor, "w n a"], random: torch.Generator
+        self, state: Float[Tensor, "w n s"], action: Float[Tensor, "w n a"], noise: Float[Tensor, "w n u"]
     ) -> Float[Tensor, "w n s"]:
         """Next states, world by world."""
         ...
@@ -53,9 +63,9 @@ class Planner:
     """The cross-entropy method over sequences of discrete actions."""
 
     horizon: int = 50
-    """Steps that a plan looks ahead."""
+    """Steps that a plan looks ahead; shorter ones see the end of CartPole's track too late to turn round."""
     candidates: int = 100
-    """Action sequences drawn at every iteration."""
+    """Action sequences drawn at every iteration, in mirrored pairs."""
     elites: int = 10
     """The best of them, which the next draws are fitted to."""
     iterations: int = 3
@@ -63,24 +73,34 @@ class Planner:
     seed: int = 0
     """Where the planner's chance comes from."""
 
-    def actor(self, simulator: Simulator, task: Task) -> Actor:
-        """Plan at every step; state k is planned for in the k-th share of the simulator's worlds."""
-        return lambda state: self.plan(simulator, state, task)
+    def actor(self, simulator: Simulator, task: Task, device: torch.device = torch.device("cpu")) -> Actor:
+        """Plan at every step; the k-th of K policies plans in the k-th share of the simulator's worlds."""
+        search = torch.randn(TAPE, generator=generator(self.seed, "search")).to(device)
+        luck = simulator.noise(TAPE, generator(self.seed, "luck")).to(device)
+        return lambda state: self.plan(simulator, state, task, search, luck)
 
     @torch.no_grad()
-    def plan(self, simulator: Simulator, state: Float[Tensor, "k n s"], task: Task) -> Float[Tensor, "k n a"]:
+    def plan(
+        self,
+        simulator: Simulator,
+        state: Float[Tensor, "k n s"],
+        task: Task,
+        search: Float[Tensor, " tape"],
+        luck: Float[Tensor, "tape u"],
+    ) -> Float[Tensor, "k n a"]:
         """The first action of the best plan found for every state."""
-        random, actions = generator(self.seed, "plan"), discrete(task)
+        actions, particles, place = discrete(task), simulator.count // len(state), places(state)
         low, high = (state.new_tensor(bound) for bound in (actions.low, actions.high))
         shape = (*state.shape[:2], 1, self.horizon, actions.width)
         mean, deviation = ((low + high) / 2).expand(shape), ((high - low) / 2).expand(shape)
-        for _ in range(self.iterations):
-            draw = torch.randn(self.candidates, *shape[3:], generator=random).to(state)
-            sequences = nearest(actions, mean + deviation * draw)
-            worth = self.worth(simulator, state, sequences, task, random)
-            best = worth.topk(self.elites, -1).indices[..., None, None].expand(-1, -1, -1, *shape[3:])
-            elite = sequences.gather(2, best)
-            mean, deviation = elite.mean(2, keepdim=True), elite.std(2, keepdim=True)
+        for i in range(self.iterations):
+            draw = read(search, place, i, (self.candidates // 2, *shape[3:]))
+            sequences = nearest(actions, mean + deviation * torch.cat([draw, -draw], 2))
+            worth = self.worth(simulator, state, sequences, task, read(luck, place, i, (self.horizon, particles)))
+            elite = (worth >= worth.topk(self.elites, -1).values[..., -1:]).float()
+            share = (elite / elite.sum(-1, keepdim=True))[..., None, None]
+            mean = (share * sequences).sum(2, keepdim=True)
+            deviation = (share * (sequences - mean).square()).sum(2, keepdim=True).sqrt()
         return nearest(actions, mean[:, :, 0, 0])
 
     def worth(
@@ -89,21 +109,40 @@ class Planner:
         state: Float[Tensor, "k n s"],
         sequences: Float[Tensor, "k n c h a"],
         task: Task,
-        random: torch.Generator,
+        luck: Float[Tensor, "k n h p u"],
     ) -> Float[Tensor, "k n c"]:
-        """Mean return of every sequence over its particles, up to the horizon."""
-        k, n, c = sequences.shape[:3]
-        particles = simulator.count // k
-        here = state[:, None, :, None].expand(-1, particles, -1, c, -1).reshape(k * particles, n * c, -1)
+        """Mean return of every sequence over its particles, up to the horizon. All sequences meet the same luck."""
+        (k, n, c), particles = sequences.shape[:3], luck.shape[3]
+
+        def by_world(x: Float[Tensor, "k p n c x"]) -> Float[Tensor, "kp nc x"]:
+            return x.expand(k, particles, n, c, -1).reshape(k * particles, n * c, -1)
+
+        here = by_world(state[:, None, :, None])
         total = torch.zeros(here.shape[:2], device=here.device)
         alive = torch.ones_like(total)
-        for action in sequences.unbind(3):
-            action = action[:, None].expand(-1, particles, -1, -1, -1).reshape(k * particles, n * c, -1)
-            after = torch.where(alive[..., None] > 0, simulator.step(here, action, random), here)
+        for t in range(self.horizon):
+            action = by_world(sequences[:, None, :, :, t])
+            after = simulator.step(here, action, by_world(luck[:, :, t].transpose(1, 2)[:, :, :, None]))
+            after = torch.where(alive[..., None] > 0, after, here)
             total += alive * task.reward(here, action, after)
             alive = alive * (~task.terminated(after)).float()
             here = after
         return total.view(k, particles, n, c).mean(1)
+
+
+def places(state: Float[Tensor, "*n s"]) -> Int[Tensor, "*n"]:
+    """A place on the tape for every state: a hash of its digits."""
+    place = torch.zeros(state.shape[:-1], dtype=torch.long, device=state.device)
+    for column in state.float().contiguous().view(torch.int32).long().unbind(-1):
+        place = (place ^ column) * 0x5851F42D4C957F2D
+        place = place ^ (place >> 29)
+    return place % TAPE
+
+
+def read(tape: Tensor, place: Int[Tensor, "k n"], turn: int, shape: tuple[int, ...]) -> Tensor:
+    """The stretch of the tape that belongs to each place's turn, as [k, n, *shape] and what the tape holds."""
+    stretch = torch.arange(prod(shape), device=tape.device).view(shape) + turn * prod(shape)
+    return tape[(place.view(*place.shape, *[1] * len(shape)) + stretch) % TAPE]
 
 
 def nearest(actions: Discrete, features: Float[Tensor, "*n a"]) -> Float[Tensor, "*n a"]:
@@ -118,12 +157,7 @@ class TrueWorlds:
     """The task itself as the planner's model: what planning can reach when nothing has to be learned."""
 
     def __init__(self, task: KnownSCM, count: int = 1) -> None:
-        self.task, self.count = task, count
-
-    def step(
-        self, state: Float[Tensor, "w n s"], action: Float[Tensor, "w n a"], random: torch.Generator
-    ) -> Float[Tensor, "w n s"]:
-        return self.task.transition(state, action, self.task.noise(self.count, random)[:, None].to(state))
+        self.task, self.count, self.noise, self.step = task, count, task.noise, task.transition
 
 
 @final
@@ -134,27 +168,29 @@ class Particles:
         self.law, self.models, self.particles, self.propagation = law, models, particles, propagation
         self.count = models * particles
 
+    def noise(self, count: int, random: torch.Generator) -> Float[Tensor, "n u"]:
+        """A normal draw for every state column, and one more that deals the members."""
+        return torch.randn(count, self.law.size + 1, generator=random)
+
     def step(
-        self, state: Float[Tensor, "w n s"], action: Float[Tensor, "w n a"], random: torch.Generator
+        self, state: Float[Tensor, "w n s"], action: Float[Tensor, "w n a"], noise: Float[Tensor, "w n u"]
     ) -> Float[Tensor, "w n s"]:
-        """One draw a particle, shared by all states and candidates: candidates differ in their actions, not in luck."""
-        luck = torch.randn(self.particles, 1, state.shape[-1], generator=random)
+        context, luck = torch.cat([state, action], -1), noise[..., :-1]
         if self.propagation == "TSinf":
-            return state + self._change(torch.cat([state, action], -1), luck)
-        order = torch.randperm(self.particles, generator=random)
-        context = self._deal(torch.cat([state, action], -1), order)
-        return state + self._deal(self._change(context, luck), order.argsort())
+            return state + self._change(context, luck)
+        order = noise[..., -1:].unflatten(0, (self.models, -1)).argsort(1)
+        return state + _deal(self._change(_deal(context, order), _deal(luck, order)), order.argsort(1))
 
-    def _change(self, context: Float[Tensor, "w n c"], luck: Float[Tensor, "p 1 s"]) -> Float[Tensor, "w n s"]:
+    def _change(self, context: Float[Tensor, "w n c"], luck: Float[Tensor, "w n s"]) -> Float[Tensor, "w n s"]:
         """s' − s. Neighbouring particles share a member."""
-        worlds, rows, _ = context.shape
-        members = self.law.members
-        noise = luck.to(context).repeat(self.models, 1, 1).expand(-1, rows, -1).reshape(members, -1, luck.shape[-1])
-        return self.law.predict(context.reshape(members, -1, context.shape[-1]), noise).view(worlds, rows, -1)
+        by_member = (x.reshape(self.law.members, -1, x.shape[-1]) for x in (context, luck))
+        return self.law.predict(*by_member).view(luck.shape)
 
-    def _deal(self, rows: Float[Tensor, "w n c"], order: Tensor) -> Float[Tensor, "w n c"]:
-        """The particles of every model in another order, hence under other members."""
-        return rows.view(self.models, self.particles, *rows.shape[1:])[:, order.to(rows.device)].view(rows.shape)
+
+def _deal(rows: Float[Tensor, "w n c"], order: Int[Tensor, "k p n 1"]) -> Float[Tensor, "w n c"]:
+    """The particles of every model in another order, hence under other members."""
+    by_model = rows.unflatten(0, order.shape[:2])
+    return by_model.gather(1, order.expand(by_model.shape)).flatten(0, 1)
 
 
 @dataclass(frozen=True)
@@ -207,9 +243,7 @@ class PETS(PolicyLearner):
         """An unfitted model of the right shape."""
         return ConditionalLaw(members, context, state, Gaussian(), self.hidden)
 
-    def rebuild(
-        self, header: dict[str, Any], weights: dict[str, Tensor], actions: Discrete, origin: Any
-    ) -> "PETSPolicy":
+    def rebuild(self, header: Any, weights: dict[str, Tensor], actions: Discrete, origin: Any) -> "PETSPolicy":
         """The policy back from its artifact; its task is in its origin."""
         names = tuple(header["state_names"])
         law = self.law(len(names), len(names) + actions.width, self.ensemble)
@@ -218,9 +252,9 @@ class PETS(PolicyLearner):
 
     def _policy(self, state: dict[str, Tensor], index: int, jobs: Sequence[Job], task: Task) -> "PETSPolicy":
         data = jobs[index].data
-        law = self.law(data.state_size, data.state_size + data.action.shape[1], self.ensemble)
+        law = self.law(data.state_size, state["context_mean"].shape[-1], self.ensemble)
         law.load_state_dict(members_of(state, len(jobs), index, 1))
-        law.to(next(iter(state.values())).device)
+        law.to(state["context_mean"].device)
         return PETSPolicy(self, law, data.state_names, TaskOrigin(jobs[index].seed, data.fingerprint, task))
 
 
@@ -256,13 +290,12 @@ class PETSPolicy(Policy):
         return self.law.state_dict()
 
     @classmethod
-    def together(cls, policies: Sequence["PETSPolicy"]) -> Actor:
+    def together(cls, policies: Sequence["PETSPolicy"]) -> Actor:  # pyright: ignore[reportIncompatibleMethodOverride]
         """All models as one stack, all plans in one batch."""
         first: PETSPolicy = policies[0]
-        recipe, states = first.recipe, [policy.law.state_dict() for policy in policies]
-        size = len(first.state_names)
+        recipe, size, states = first.recipe, first.law.size, [policy.law.state_dict() for policy in policies]
         law = recipe.law(size, size + first.actions.width, recipe.ensemble * len(policies))
         law.load_state_dict({name: torch.cat([s[name] for s in states]) for name in states[0]})
-        law = law.to(next(first.parameters()).device).eval()
-        worlds = Particles(law, len(policies), recipe.particles, recipe.propagation)
-        return recipe.planner.actor(worlds, first.task)
+        device = next(first.parameters()).device
+        worlds = Particles(law.to(device).eval(), len(policies), recipe.particles, recipe.propagation)
+        return recipe.planner.actor(worlds, first.task, device)

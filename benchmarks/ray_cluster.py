@@ -1,0 +1,134 @@
+"""A grid on two Ray nodes, one of which is killed halfway: `python benchmarks/ray_cluster.py`.
+
+Needs `pip install 'counterpoint[ray]'`. Two raylets run on this machine's loopback, with one CPU each. Once the second
+node has finished a pack and holds another, its processes are killed (-9). Every pack must end, and the rows must be those
+of a run in this process. The last line is a JSON object of the figures.
+"""
+
+import json
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+
+import ray
+from ray.cluster_utils import Cluster
+
+from counterpoint.data.jobs import Job
+from counterpoint.experiments.executors import InProcess, Ray
+from counterpoint.experiments.grid import Arm, Grid, Protocol
+from counterpoint.experiments.runner import Ran, run
+from counterpoint.nets.training import Monitor, Schedule
+from counterpoint.policies.base import Learned, PolicyLearner
+from counterpoint.policies.d3qn import D3QN
+from counterpoint.report.tables import markdown_table, provenance
+from counterpoint.tasks.base import Task
+
+LEARNER = D3QN((64, 64), Schedule(steps=1500, rate="linear"), batch=64)
+
+
+@dataclass(frozen=True)
+class Noted(PolicyLearner):
+    """Learns as `learner` does, and notes on which node each attempt began and ended."""
+
+    notes: str
+    learner: D3QN = LEARNER
+
+    def fit_many(
+        self, jobs: Sequence[Job], task: Task, monitor: Monitor = Monitor(), device: str = "cpu"
+    ) -> list[Learned]:
+        assert monitor.folder is not None
+        self._note("began", monitor.folder.name)
+        learned = self.learner.fit_many(jobs, task, monitor, device)
+        self._note("ended", monitor.folder.name)
+        return learned
+
+    def _note(self, event: str, pack: str) -> None:
+        node = ray.get_runtime_context().get_node_id() if ray.is_initialized() else "here"
+        with Path(self.notes).open("a") as file:
+            file.write(json.dumps({"event": event, "pack": pack, "node": node}) + "\n")
+
+
+def grid(notes: Path, seeds: int = 5) -> Grid:
+    return Grid(
+        "ray", {"D3QN": Arm(Noted(str(notes)))}, (20, 50), tuple(range(seeds)), pack_size=1, protocol=Protocol(50)
+    )
+
+
+def events(notes: Path) -> list[dict[str, str]]:
+    return [json.loads(line) for line in notes.read_text().splitlines()] if notes.exists() else []
+
+
+def kill_midway(cluster: Cluster, node: Any, notes: Path, killed: threading.Event) -> None:
+    """Kill the node's processes as soon as it has ended a pack and begun another."""
+    while not killed.is_set():
+        mine = [event["event"] for event in events(notes) if event["node"] == node.node_id]
+        if "ended" in mine and mine[-1] == "began":
+            time.sleep(0.5)
+            cluster.remove_node(node, allow_graceful=False)
+            killed.set()
+        time.sleep(0.05)
+
+
+def on_cluster(out: Path, notes: Path) -> tuple[Ran, str, float, bool]:
+    """The run on two nodes, the id of the node that was killed, the seconds it took, and whether the kill happened."""
+    quick_death = {"health_check_period_ms": 500, "health_check_timeout_ms": 500, "health_check_failure_threshold": 3}
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 1, "_system_config": {**quick_death}, "include_dashboard": False},
+    )
+    node = cluster.add_node(num_cpus=1)
+    killed = threading.Event()
+    killer = threading.Thread(target=kill_midway, args=(cluster, node, notes, killed), daemon=True)
+    killer.start()
+    begun = time.monotonic()
+    try:
+        ran = run(grid(notes), out, Ray(address=cluster.address))
+        happened = killed.is_set()
+    finally:
+        killed.set()
+        killer.join()
+        cluster.shutdown()
+    return ran, node.node_id, time.monotonic() - begun, happened
+
+
+def without_seconds(ran: Ran) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in ran.rows]
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        notes = Path(folder) / "notes.jsonl"
+        ran, lost, seconds, happened = on_cluster(Path(folder) / "cluster", notes)
+        history = events(notes)
+        names = {lost: "second (killed)"}
+        table = []
+        for pack in dict.fromkeys(event["pack"] for event in history):
+            attempts = [names.get(e["node"], "head") for e in history if e["pack"] == pack and e["event"] == "began"]
+            ended = [names.get(e["node"], "head") for e in history if e["pack"] == pack and e["event"] == "ended"]
+            table.append({"pack": pack, "begun on": ", ".join(attempts), "ended on": ", ".join(ended)})
+        # The notes' path is part of the recipe, so the comparison uses the same one.
+        here = run(grid(notes), Path(folder) / "here", InProcess())
+    print(markdown_table(table))
+    moved = [row["pack"] for row in table if "second (killed)" in row["begun on"] and row["ended on"] == "head"]
+    figures = {
+        "cells": len(ran.rows),
+        "failures": len(ran.failures),
+        "node_killed": happened,
+        "packs_moved_to_the_other_node": len(moved),
+        "same_rows_as_in_process": without_seconds(ran) == without_seconds(here),
+        "seconds": round(seconds, 1),
+        "ray": ray.__version__,
+        "device": provenance()["processor"],
+    }
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

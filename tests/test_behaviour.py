@@ -1,0 +1,37 @@
+"""The better-than-random behaviour of the appendix is better than random."""
+
+import torch
+
+from counterpoint.methods.behaviour import exploring, trained_behaviour, trained_behaviours
+from counterpoint.nets.training import Schedule
+from counterpoint.policies.d3qn import D3QN
+from counterpoint.seeding import generator
+from counterpoint.tasks.cartpole import CartPole
+from counterpoint.tasks.simulate import random_policy, simulate
+
+TASK = CartPole()
+
+
+def mean_length(act) -> float:
+    """Steps until the pole falls, 200 at most."""
+    return len(simulate(TASK, act, 50, 200, 9, stop_at_failure=True)) / 50
+
+
+def test_trained_behaviours_last_longer_than_random_ones() -> None:
+    behaviours = trained_behaviours(TASK, [0, 1, 2])
+    lengths = [mean_length(act) for act in behaviours]
+    assert sum(lengths) / 3 > 1.5 * mean_length(random_policy(TASK))
+    alone = trained_behaviour(TASK, 1)
+    states = TASK.initial(30, generator(0))
+    agree = alone(states, generator(1)) == behaviours[1](states, generator(1))
+    assert agree.float().mean() > 0.9
+
+
+def test_exploring_takes_the_stated_share_of_random_actions() -> None:
+    data = simulate(TASK, random_policy(TASK), 2, 20, 0)
+    policy = D3QN(hidden=(8,), schedule=Schedule(steps=5)).fit(data, TASK)
+    states = torch.zeros(20_000, 4)
+    chosen = policy.act(states[:1])[0]
+    followed = (exploring(policy, TASK, share=0.3)(states, generator(0)) == chosen).all(1).float().mean()
+    assert abs(followed.item() - (0.7 + 0.3 / 11)) < 0.015
+    assert (exploring(policy, TASK, share=0.0)(states, generator(0)) == chosen).all()
