@@ -1,8 +1,7 @@
 """Our BCQ beside d3rlpy's DiscreteBCQ on the same batch and weights: `python benchmarks/parity_d3rlpy.py`.
 
-Needs `pip install d3rlpy==2.8.1` next to this package (or PYTHONPATH=src and torch, zuko, jaxtyping, safetensors). Batch and weights are
-written as sines, so that no generator has to agree; `tests/test_bcq.py` keeps the numbers that d3rlpy gives here. The
-last line is a JSON object of the figures.
+Needs `pip install d3rlpy==2.8.1` next to this package. Batch and weights are written as sines, so that no generator has
+to agree; `tests/test_bcq.py` keeps the numbers that d3rlpy gives here. The last line is a JSON object of the figures.
 
 One difference is d3rlpy's alone: its penalty takes the logits after normalisation (they are read back from a torch
 `Categorical`), the authors' program and ours take them before. Both penalties are printed; all else must agree.

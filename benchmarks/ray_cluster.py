@@ -1,8 +1,8 @@
 """A grid on two Ray nodes, one of which is killed halfway: `python benchmarks/ray_cluster.py`.
 
 Needs `pip install 'counterpoint[ray]'`. Two raylets run on this machine's loopback, with one CPU each. Once the second
-node has finished a pack and holds another, its processes are killed (-9). Every pack must end, and the rows must be those
-of a run in this process. The last line is a JSON object of the figures.
+node has finished a pack and holds another, its processes are killed (-9). Every pack must end, and the rows must be
+those of a run in this process. The last line is a JSON object of the figures.
 """
 
 import json

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from counterpoint.errors import CounterpointError
-from counterpoint.report import figures, style, tables
+from counterpoint.report import figures, heatmap, style, tables
 from counterpoint.report.paper import paper_points, paper_returns_by_gravity, paper_returns_by_size
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -68,7 +68,7 @@ DRAWINGS = {
     "returns_by_size": (lambda rows, path: figures.returns_by_size(rows, paper_returns_by_size(), path), bars),
     "paired_differences": (figures.paired_differences, differences),
     "demo_figure": (lambda rows, path: figures.demo_figure(rows, path, random_return=21.0), seeds),
-    "counterfactual_errors": (figures.counterfactual_errors, errors),
+    "counterfactual_errors": (heatmap.counterfactual_errors, errors),
     "learning_curves": (figures.learning_curves, curves),
 }
 
@@ -142,7 +142,7 @@ def test_forest_fills_only_what_excludes_zero(drawn, tmp_path: Path) -> None:
 
 def test_error_map_prints_each_number_and_bolds_the_best(drawn, tmp_path: Path) -> None:
     rows = [*errors(), {"scm": "tumour", "method": "flow", "error": 0.3}]
-    figures.counterfactual_errors(rows, tmp_path / "figure.png")
+    heatmap.counterfactual_errors(rows, tmp_path / "figure.png")
     texts = {text.get_text(): text.get_fontweight() for text in drawn[0].axes[0].texts}
     assert texts == {"0.2": "bold", "0.4": "normal", "2": "bold", "–": "normal"}  # 0.2: the mean of 0.1 and 0.3
 
@@ -166,7 +166,7 @@ def test_missing_columns_and_bad_errors_are_named(tmp_path: Path) -> None:
     with pytest.raises(CounterpointError, match="no rows"):
         figures.demo_figure([], tmp_path / "f.png")
     with pytest.raises(CounterpointError, match="row 0 has error -1"):
-        figures.counterfactual_errors([{"scm": "a", "method": "b", "error": -1.0}], tmp_path / "f.png")
+        heatmap.counterfactual_errors([{"scm": "a", "method": "b", "error": -1.0}], tmp_path / "f.png")
 
 
 def test_a_failed_figure_leaves_the_old_one(tmp_path: Path) -> None:

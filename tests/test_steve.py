@@ -66,7 +66,7 @@ def test_target_mixes_the_horizons_by_their_agreement(monkeypatch: pytest.Monkey
 
 
 def test_candidates_of_a_case_worked_by_hand() -> None:
-    """Two rows at the middle of the track, the second one ended; transition models move it by 0.5 or 1.5 and the track ends at 2.4."""
+    """Two rows in the middle of the track, the second ended. The models move by 0.5 or 1.5; the track ends at 2.4."""
     learner = by_hand(STEVE(horizon=3, dynamics=2, rewards=2, q_functions=2, model=MODEL, learner=SMALL))
     gamma, reward = 0.99, torch.tensor([[0.3, 0.7]])
     state = torch.zeros(1, 2, 4)
@@ -76,7 +76,7 @@ def test_candidates_of_a_case_worked_by_hand() -> None:
         for d in range(2):
             for q in range(2):
                 worth = 100.0 * (q + 10)
-                # the second model leaves the track at its second step, 1.5 + 1.5 > 2.4: its reward counts, no value follows
+                # the second model leaves the track at 1.5 + 1.5 > 2.4: that step still earns, no value follows
                 goes_on = [1.0, 1.0, 1.0 if d == 0 else 0.0, 1.0 if d == 0 else 0.0]
                 total, expected = 0.3, []
                 for i in range(4):

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from counterpoint.data.spaces import Box, Discrete
-from counterpoint.data.tables import from_dataframe, read, write
+from counterpoint.data.storage import read, write
+from counterpoint.data.tables import from_dataframe
 from counterpoint.data.transitions import COLUMNS, Transitions, concatenate
 from counterpoint.errors import CounterpointError
 
@@ -41,7 +42,8 @@ def refuse(columns: Any = None, **options: Any) -> str:
     with pytest.raises(CounterpointError) as caught:
         load(columns, **options)
     message = str(caught.value)
-    assert "\n" not in message and str(SECRET) not in message
+    assert "\n" not in message
+    assert str(SECRET) not in message
     return message
 
 
@@ -70,12 +72,15 @@ def big(seed: int, subjects: int = 30) -> pd.DataFrame:
 
 def test_terminal_rows_by_hand() -> None:
     table = load(done="done")
-    assert table.subject_names == ("ann", "bob") and table.state_names == ("HR", "BP")
-    assert table.subject.tolist() == [0, 0, 0, 1, 1] and table.step.tolist() == [0, 1, 2, 0, 1]
+    assert table.subject_names == ("ann", "bob")
+    assert table.state_names == ("HR", "BP")
+    assert table.subject.tolist() == [0, 0, 0, 1, 1]
+    assert table.step.tolist() == [0, 1, 2, 0, 1]
     assert table.state[:, 0].tolist() == [10, 11, 12, 50, 51]
     assert table.next_state[:, 1].nan_to_num(0).tolist() == [-11, -12, 0, -51, 0]
     assert table.reward.tolist() == [0, 1, 2, 3, 4]
-    assert table.terminated.tolist() == [False, False, True, False, True] and not table.truncated.any()
+    assert table.terminated.tolist() == [False, False, True, False, True]
+    assert not table.truncated.any()
     assert table.has_next.tolist() == [True, True, False, True, False]
     assert table.action_index.tolist() == [0, 2, 1, 1, 2]
 
@@ -83,7 +88,8 @@ def test_terminal_rows_by_hand() -> None:
 @pytest.mark.parametrize("last", ["truncate", "drop"])
 def test_the_last_row_becomes_a_next_state(last: str) -> None:
     table = load(last=last)
-    assert table.state[:, 0].tolist() == [10, 11, 50] and table.next_state[:, 0].tolist() == [11, 12, 51]
+    assert table.state[:, 0].tolist() == [10, 11, 50]
+    assert table.next_state[:, 0].tolist() == [11, 12, 51]
     assert table.truncated.tolist() == ([False, True, True] if last == "truncate" else [False] * 3)
     assert not table.terminated.any()
 
@@ -99,7 +105,8 @@ def test_last_rules_only_the_ends_that_are_not_marked() -> None:
 
 def test_done_in_the_middle_starts_a_new_episode() -> None:
     table = load(records(done=[True, True, True, False, False]), done="done")
-    assert table.episode.tolist() == [0, 1, 1, 2, 2] and table.step.tolist() == [0, 0, 1, 0, 1]
+    assert table.episode.tolist() == [0, 1, 1, 2, 2]
+    assert table.step.tolist() == [0, 0, 1, 0, 1]
     assert table.has_next.tolist() == [False, True, False, True, False]
     assert table.subject.tolist() == [0, 0, 0, 1, 1]
 
@@ -115,7 +122,8 @@ def test_truncated_column_is_the_records_end() -> None:
 def test_episode_column_lets_time_begin_again() -> None:
     columns = records(stay=[0, 2, 1, 0, 1], hour=[1, 0, 0, 0, 1])
     table = load(columns, episode="stay", last="terminal")
-    assert table.episode.tolist() == [0, 0, 1, 2, 2] and table.step.tolist() == [0, 1, 0, 0, 1]
+    assert table.episode.tolist() == [0, 0, 1, 2, 2]
+    assert table.step.tolist() == [0, 1, 0, 0, 1]
     assert table.has_next.tolist() == [True, False, False, True, False]
     assert "rows 1 and 2" in refuse(columns, last="terminal"), "without the column ann has hour 0 twice"
 
@@ -130,7 +138,8 @@ def test_next_state_columns_are_taken_as_they_are() -> None:
     assert "'HR2' has 1 missing value (first at row 1)" in refuse(columns, last="truncate", **roles)
     columns["HR2"][1], columns["BP2"][1] = 2.0, 7.0
     table = load(columns, last="truncate", **roles)
-    assert len(table) == 5 and table.truncated.tolist() == [False, False, True, False, True]
+    assert len(table) == 5
+    assert table.truncated.tolist() == [False, False, True, False, True]
 
 
 def test_half_a_next_state_is_refused_even_at_an_outcome() -> None:
@@ -141,7 +150,8 @@ def test_half_a_next_state_is_refused_even_at_an_outcome() -> None:
 def test_a_dropped_row_needs_no_action_and_no_reward() -> None:
     columns = records(dose=[None, None, 0.0, 0.1, 0.2], r=[None, None, 0.0, 3.0, 1.0])
     table = load(columns, last="truncate")
-    assert table.reward.tolist() == [0, 1, 3] and table.actions == Discrete(
+    assert table.reward.tolist() == [0, 1, 3]
+    assert table.actions == Discrete(
         tuple((float(np.float32(v)),) for v in (0, 0.1, 0.2))
     )
     assert "'dose' has 2 missing values (first at row 0)" in refuse(columns, last="terminal")
@@ -151,7 +161,9 @@ def test_a_dropped_row_needs_no_action_and_no_reward() -> None:
 
 def test_a_subject_with_no_kept_row_is_not_in_the_data() -> None:
     table = load(records(id=["carl", "bob", "bob", "ann", "bob"]), last="drop")
-    assert table.subject_names == ("bob",) and table.subject.tolist() == [0, 0] and table.episode.tolist() == [0, 0]
+    assert table.subject_names == ("bob",)
+    assert table.subject.tolist() == [0, 0]
+    assert table.episode.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -161,7 +173,8 @@ def test_shifting_never_crosses_an_episode(seed: int, last: Any) -> None:
     label = torch.tensor([int(name) for name in table.subject_names])[table.subject]
     assert (table.state[:, 0] // 100 == label).all()
     follows = (table.episode[1:] == table.episode[:-1]).nonzero()[:, 0]
-    assert len(follows) and torch.equal(table.next_state[follows], table.state[follows + 1])
+    assert len(follows)
+    assert torch.equal(table.next_state[follows], table.state[follows + 1])
     assert ((table.next_state[:, 0] // 100)[table.has_next] == label[table.has_next]).all()
     assert (table.next_state[:, 0] > table.state[:, 0])[table.has_next].all(), "time only runs forward"
     final = torch.ones(len(table), dtype=torch.bool)
@@ -212,30 +225,35 @@ def test_few_distinct_actions_are_discrete_and_many_a_box() -> None:
     frame = pd.DataFrame({"id": range(51), "hour": 0, "HR": 0.0, "BP": 0.0, "r": 0.0, "dose": np.arange(51.0)[::-1]})
     assert from_dataframe(frame, **ROLES, last="terminal").actions == Box((0.0,), (50.0,))
     fewer = from_dataframe(frame.iloc[1:], **ROLES, last="terminal")
-    assert fewer.actions == Discrete.of(list(range(50))) and fewer.action_index.tolist() == list(range(49, -1, -1))
+    assert fewer.actions == Discrete.of(list(range(50)))
+    assert fewer.action_index.tolist() == list(range(49, -1, -1))
 
 
 def test_pairs_of_doses_are_distinct_as_pairs() -> None:
     columns = records(dose2=[1, 0, 0, 1, 1])
     table = load(columns, action=["dose2", "r"], done="done")
     assert table.actions == Discrete(((0.0, 0.0), (0.0, 2.0), (1.0, 1.0), (1.0, 3.0), (1.0, 4.0)))
-    assert table.action_names == ("dose2", "r") and table.action_index.tolist() == [0, 2, 1, 3, 4]
+    assert table.action_names == ("dose2", "r")
+    assert table.action_index.tolist() == [0, 2, 1, 3, 4]
 
 
 @pytest.mark.parametrize("kind", [pd.DataFrame, pl.DataFrame])
 def test_labels_become_one_hot(kind: Any) -> None:
     drugs = ["water", "salt", "salt", "water", "iron"]
     table = from_dataframe(kind(records(dose=drugs)), **ROLES, done="done")
-    assert table.actions == Discrete.one_hot(3) and table.action_names == ("dose=iron", "dose=salt", "dose=water")
+    assert table.actions == Discrete.one_hot(3)
+    assert table.action_names == ("dose=iron", "dose=salt", "dose=water")
     assert table.action_index.tolist() == [1, 0, 1, 2, 2]
     table = from_dataframe(kind(records(dose=drugs)), **ROLES, done="done", labels=["water", "salt", "iron", "none"])
-    assert table.action_index.tolist() == [1, 2, 1, 0, 0] and table.actions == Discrete.one_hot(4)
+    assert table.action_index.tolist() == [1, 2, 1, 0, 0]
+    assert table.actions == Discrete.one_hot(4)
 
 
 def test_categories_become_one_hot() -> None:
     frame = pd.DataFrame(records(dose=[3, 1, 1, 3, 2])).astype({"dose": "category"})
     table = from_dataframe(frame, **ROLES, done="done")
-    assert table.action_names == ("dose=1", "dose=2", "dose=3") and table.action.sum(1).tolist() == [1] * 5
+    assert table.action_names == ("dose=1", "dose=2", "dose=3")
+    assert table.action.sum(1).tolist() == [1] * 5
     polars = pl.DataFrame(records(dose=list("cbbca"))).with_columns(pl.col("dose").cast(pl.Categorical))
     assert from_dataframe(polars, **ROLES, done="done").action_index.tolist() == [1, 0, 1, 2, 2]
 
@@ -283,13 +301,15 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     before = path.read_bytes()
 
     def full_disk(draft: Path, target: Path) -> None:
-        assert draft.is_file() and draft.parent == target.parent, "written beside the target, then moved"
+        assert draft.is_file(), "written first, then moved"
+        assert draft.parent == target.parent, "written beside the target"
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.replace", full_disk)
-    with pytest.raises(CounterpointError, match="cannot write .*: No space left on device"):
+    with pytest.raises(CounterpointError, match=r"cannot write .*: No space left on device"):
         write(full(), path)
-    assert path.read_bytes() == before and len(list(tmp_path.iterdir())) == 1
+    assert path.read_bytes() == before
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

@@ -1,6 +1,7 @@
 """One table for real and imagined rows, and the action spaces that describe its actions."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -39,9 +40,13 @@ def imagine(real: Transitions, width: int) -> Transitions:
 def test_logged_fills_in_what_is_known() -> None:
     rows = table()
     assert rows.action_index.tolist() == (rows.step % 3).tolist()
-    assert torch.equal(rows.episode, rows.subject) and rows.subject_names == ("0", "1", "2")
-    assert rows.state_names == ("state_0", "state_1") and rows.action_names == ("action_0",)
-    assert not rows.imagined.any() and (rows.source == -1).all() and rows.noise.shape == (11, 0)
+    assert torch.equal(rows.episode, rows.subject)
+    assert rows.subject_names == ("0", "1", "2")
+    assert rows.state_names == ("state_0", "state_1")
+    assert rows.action_names == ("action_0",)
+    assert not rows.imagined.any()
+    assert (rows.source == -1).all()
+    assert rows.noise.shape == (11, 0)
 
 
 def test_rows_are_picked_in_every_column() -> None:
@@ -58,7 +63,9 @@ def test_a_row_without_next_state_is_not_shown_to_dynamics() -> None:
     rows = table()
     assert rows.has_next.tolist() == (~rows.terminated).tolist()
     shown = rows.with_next()
-    assert len(shown) == 8 and not shown.next_state.isnan().any() and shown.with_next() is shown
+    assert len(shown) == 8
+    assert not shown.next_state.isnan().any()
+    assert shown.with_next() is shown
     half = replace(rows, next_state=rows.next_state.clone().index_fill_(0, torch.tensor([0]), 1.0))
     half.next_state[0, 1] = torch.nan
     assert not half.has_next[0], "half a next state is none"
@@ -74,7 +81,8 @@ def test_windows_are_every_run_of_one_episode(length: int) -> None:
         for s in range(first, first + n - length + 1)
     ]
     assert windows.rows.tolist() == expected
-    assert windows.state.shape == (len(expected), length, 2) and torch.equal(windows.action, rows.action[windows.rows])
+    assert windows.state.shape == (len(expected), length, 2)
+    assert torch.equal(windows.action, rows.action[windows.rows])
     assert torch.equal(windows.subject, windows.state[:, 0, 0].long())
 
 
@@ -100,10 +108,44 @@ def test_windows_part_the_subjects_of_one_episode_number() -> None:
 def test_concatenate_keeps_rows_and_pads_noise() -> None:
     rows = table()
     both = concatenate([rows, imagine(rows, 2)])
-    assert len(both) == 22 and both.noise.shape == (22, 2)
-    assert (both.noise[:11] == 0).all() and (both.noise[11:] == 1).all()
+    assert len(both) == 22
+    assert both.noise.shape == (22, 2)
+    assert (both.noise[:11] == 0).all()
+    assert (both.noise[11:] == 1).all()
     assert both.real.fingerprint == concatenate([rows, imagine(rows, 2)[:0]]).fingerprint
     assert both.source[11:].tolist() == list(range(11))
+
+
+def test_concatenate_keeps_the_names_of_all_subjects() -> None:
+    few, many = table((4, 2)), table((4, 2, 5))
+    for tables in ([few, many], [many, few]):
+        assert concatenate(tables).subject_names == ("0", "1", "2")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"state_names": ("state_1", "state_0")}, "^tables 0 and 2 differ in state_names;"),
+        ({"action_names": ("dose",)}, "^tables 0 and 2 differ in action_names;"),
+        ({"actions": Discrete.of([0, 0.1, 0.2, 0.3])}, "^tables 0 and 2 differ in actions;"),
+        ({"subject_names": ("0", "ann", "2")}, "^table 2 numbers other subjects"),
+        ({"subject_names": ("0", "ann")}, "^table 2 numbers other subjects"),
+        ({"subject_names": ("0", "1", "ann", "3")}, "^table [01] numbers other subjects"),
+    ],
+)
+def test_concatenate_does_not_take_one_thing_for_another(changes: dict[str, Any], words: str) -> None:
+    rows = table()
+    with pytest.raises(CounterpointError, match=words) as caught:
+        concatenate([rows, rows, replace(rows, **changes)])
+    assert "\n" not in str(caught.value)
+    assert "ann" not in str(caught.value)
+
+
+def test_tables_compare_as_things_and_not_by_their_tensors() -> None:
+    rows = table()
+    assert rows == rows
+    assert rows != table()
+    assert len({rows, rows, table()}) == 2
 
 
 def test_fingerprint_sees_every_column_the_space_and_nothing_else() -> None:
@@ -122,7 +164,8 @@ def test_discrete_features_and_index_are_inverse() -> None:
     for space in (Discrete.of([0, 0.1, 0.7]), Discrete.one_hot(25), Discrete(((0.0, 1.0), (1.0, 0.0), (1.0, 1.0)))):
         assert space.index(space.features(torch.arange(space.count))).tolist() == list(range(space.count))
         assert space.table().shape == (space.count, space.width)
-    assert Discrete.of([-1, 2]).low == (-1,) and Discrete.of([-1, 2]).high == (2,)
+    assert Discrete.of([-1, 2]).low == (-1,)
+    assert Discrete.of([-1, 2]).high == (2,)
     assert Discrete.one_hot(3).index(torch.eye(3).double()).tolist() == [0, 1, 2]
 
 

@@ -3,7 +3,8 @@
 from counterpoint.counterfactual import Augmenter
 from counterpoint.data.jobs import Job
 from counterpoint.data.spaces import Box, Discrete
-from counterpoint.data.tables import from_dataframe, read, write
+from counterpoint.data.storage import read, write
+from counterpoint.data.tables import from_dataframe
 from counterpoint.data.transitions import Transitions, concatenate
 from counterpoint.dynamics.outcome import Outcome
 from counterpoint.errors import CounterpointError

@@ -7,7 +7,7 @@ import tyro
 
 from counterpoint.commands.console import AUGMENTED, DATA, SCM, existing, load_task, say
 from counterpoint.counterfactual import Augmenter
-from counterpoint.data import tables
+from counterpoint.data import storage
 from counterpoint.dynamics.base import DynamicsModel
 from counterpoint.library import load_kind
 from counterpoint.scm.base import StructuralCausalModel
@@ -26,9 +26,9 @@ class Augment:
     """Seed of the alternative actions."""
 
     def execute(self) -> None:
-        data = tables.read(existing(self.run / DATA, "run simulate or fit first"))
+        data = storage.read(existing(self.run / DATA, "run simulate or fit first"))
         model = load_kind(self.scm or self.run / SCM, (StructuralCausalModel, DynamicsModel), "a model of the dynamics")
         augmented = self.augmenter.augment(data, model, load_task(self.run), self.seed)
-        tables.write(augmented, self.run / AUGMENTED)
+        storage.write(augmented, self.run / AUGMENTED)
         imagined = int(augmented.imagined.sum())
         say(f"{len(augmented) - imagined} real and {imagined} imagined rows in {self.run / AUGMENTED}")

@@ -8,7 +8,7 @@ import tyro
 
 from counterpoint.artifacts import write_atomically
 from counterpoint.commands.console import DATA, HELD_OUT, SCM, existing, say
-from counterpoint.data import tables
+from counterpoint.data import storage
 from counterpoint.library import load_kind
 from counterpoint.report.check_figure import check_figure
 from counterpoint.scm.base import StructuralCausalModel
@@ -30,7 +30,7 @@ class CheckScm:
         model = load_kind(self.run / SCM, StructuralCausalModel, "a structural causal model")
         kept = self.run / HELD_OUT
         path = self.data or (kept if kept.exists() else self.run / DATA)
-        rows = tables.read(existing(path, "run fit first or name a table with --data"))
+        rows = storage.read(existing(path, "run fit first or name a table with --data"))
         report = check_figure(draw(model, rows.with_next(), self.seed), self.run / "check.png")
         text = json.dumps(report.to_json(), indent=2)
         write_atomically(self.run / "check.json", lambda file: file.write(text.encode()))

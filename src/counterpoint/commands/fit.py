@@ -9,7 +9,7 @@ import tyro
 
 from counterpoint.commands.console import DATA, HELD_OUT, SCM, TASK, TASK_FILE, Saving, existing, ready, say, watching
 from counterpoint.commands.tables import Columns
-from counterpoint.data import tables
+from counterpoint.data import storage
 from counterpoint.data.transitions import Transitions
 from counterpoint.dynamics.outcome import Outcome
 from counterpoint.errors import CounterpointError
@@ -51,9 +51,9 @@ class Fit:
             if not (self.run / TASK_FILE).exists():
                 Outcome().fit(data, self.seed, monitor.stage("task")).save(self.run / TASK)
         if self.data is not None:
-            tables.write(data, ready(self.run) / DATA)
+            storage.write(data, ready(self.run) / DATA)
         if len(kept):
-            tables.write(kept, self.run / HELD_OUT)
+            storage.write(kept, self.run / HELD_OUT)
         model.save(self.run / SCM)
         say(f"{type(self.scm).__name__} fitted on {len(data.with_next())} rows, in {self.run / SCM}")
 

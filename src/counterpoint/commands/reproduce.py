@@ -63,12 +63,17 @@ class Reproduce:
         seeds = self.seeds if self.seeds is not None else 3 if self.quick else 20
         if seeds < 2:
             raise CounterpointError(f"{seeds} seeds give no interval; set --seeds to 2 or more")
-        on_gpu = device_of(self.device).type == "cuda"
-        pack_size = self.pack_size if self.pack_size is not None else 0 if on_gpu else seeds
+        pack_size = self.pack_size if self.pack_size is not None else 0 if self._on_gpu() else seeds
         if self.experiment == "ablations":
             return (quick_ablations if self.quick else ablations)(seeds, self.methods, pack_size)
         behaviour = "random" if self.experiment == "sd" else "non-random"
         return (quick_sd if self.quick else sd)(behaviour, seeds, self.methods, pack_size)
+
+    def _on_gpu(self) -> bool:
+        """A cluster's workers may have the GPU that this machine lacks."""
+        if isinstance(self.executor, Ray) and self.device.startswith("cuda"):
+            return True
+        return device_of(self.device).type == "cuda"
 
     def _conclude(self, grid: Grid, ran: Ran) -> None:
         """The summary beside the rows, a short table here, and what failed."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from counterpoint.commands.console import DATA, ready, save_task, say
-from counterpoint.data import tables
+from counterpoint.data import storage
 from counterpoint.methods.behaviour import trained_behaviour
 from counterpoint.tasks.cartpole import CartPole
 from counterpoint.tasks.simulate import random_policy, simulate
@@ -33,6 +33,6 @@ class Simulate:
     def execute(self) -> None:
         policy = random_policy(self.task) if self.behaviour == "random" else trained_behaviour(self.task, self.seed)
         data = simulate(self.task, policy, self.trials, self.steps, self.seed, self.stop_at_failure)
-        tables.write(data, ready(self.run) / DATA)
+        storage.write(data, ready(self.run) / DATA)
         save_task(self.task, self.run)
         say(f"{len(data)} rows of {self.trials} trials in {self.run / DATA}")

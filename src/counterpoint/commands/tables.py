@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from counterpoint.data import tables
+from counterpoint.data.storage import read
+from counterpoint.data.tables import from_dataframe
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError
 
@@ -31,13 +32,13 @@ class Columns:
     def read(self, path: Path) -> Transitions:
         """The table as transitions."""
         if not self.subject:
-            return tables.read(path)
+            return read(path)
         missing = [name for name in ("time", "state", "action", "reward") if not getattr(self, name)]
         if missing:
             raise CounterpointError(
                 f"--{missing[0]} is missing; name the columns of '{path}' for subject, time, state, action and reward"
             )
-        return tables.from_dataframe(
+        return from_dataframe(
             path,
             subject=self.subject,
             time=self.time,

@@ -6,7 +6,7 @@ from pathlib import Path
 import tyro
 
 from counterpoint.commands.console import AUGMENTED, DATA, POLICY, Saving, existing, load_task, say, watching
-from counterpoint.data import tables
+from counterpoint.data import storage
 from counterpoint.policies.d3qn import D3QN
 
 
@@ -32,7 +32,7 @@ class Train:
             if augmented.exists() and not self.real_only
             else existing(self.run / DATA, "run simulate or fit first")
         )
-        data, task = tables.read(path), load_task(self.run)
+        data, task = storage.read(path), load_task(self.run)
         with watching(self.run, self.saving) as monitor:
             policy = self.policy.fit(data, task, self.seed, monitor.stage("policy"), self.device)
         policy.save(self.run / POLICY)

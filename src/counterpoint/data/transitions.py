@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from counterpoint.data.spaces import ActionSpace
+from counterpoint.errors import CounterpointError
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Windows:
     subject: Int[Tensor, " w"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # Tensors have no single truth: tables are told apart by `fingerprint`.
 class Transitions:
     """Rows (s, a, r, s') of many subjects, with where each row came from.
 
@@ -147,10 +148,36 @@ COLUMNS = tuple(f.name for f in fields(Transitions) if f.name not in NAMES)
 
 
 def concatenate(tables: Sequence[Transitions]) -> Transitions:
-    """One table after another; the noise columns are padded to the widest with zeros where a row has none."""
+    """One table after another; the noise columns are padded to the widest with zeros where a row has none.
+
+    The tables share their columns, their action space and their subjects: subject i is the same one in all of them,
+    though one table may know more subjects than another.
+    """
+    subject_names = max((table.subject_names for table in tables), key=len)
+    for number, table in enumerate(tables):
+        _check_alike(tables[0], table, number)
+        _check_subjects(subject_names, table, number)
     width = max(table.noise.shape[1] for table in tables)
     padded = [replace(t, noise=torch.nn.functional.pad(t.noise, (0, width - t.noise.shape[1]))) for t in tables]
-    return replace(tables[0], **{name: torch.cat([getattr(t, name) for t in padded]) for name in COLUMNS})
+    columns = {name: torch.cat([getattr(t, name) for t in padded]) for name in COLUMNS}
+    return replace(tables[0], **columns, subject_names=subject_names)
+
+
+def _check_alike(first: Transitions, table: Transitions, number: int) -> None:
+    for name in ("state_names", "action_names", "actions"):
+        if getattr(table, name) != getattr(first, name):
+            raise CounterpointError(
+                f"tables 0 and {number} differ in {name}; load them with the same columns and the same actions"
+            )
+
+
+def _check_subjects(names: tuple[str, ...], table: Transitions, number: int) -> None:
+    """The names stay out of the message: they may tell who a patient is."""
+    if table.subject_names != names[: len(table.subject_names)]:
+        raise CounterpointError(
+            f"table {number} numbers other subjects than the longest table does, so that two subjects would become one;"
+            " load their records as one table"
+        )
 
 
 def _lexsort(*keys: Tensor) -> Tensor:

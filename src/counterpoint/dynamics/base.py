@@ -141,10 +141,9 @@ class DynamicsModel(nn.Module):
         shrink the first and hide the second.
         """
         check_actions(self.actions, action)
-        columns = (state, action, theta.to(state).expand(len(state), -1))
+        columns = [column.to(self.device) for column in (state, action, theta.expand(len(state), -1))]
         pieces = zip(*(column.split(CHUNK) for column in columns), strict=True)
-        there = self.device
-        drawn = [self._pick(*(column.to(there) for column in piece), random).to(state) for piece in pieces]
+        drawn = [self._pick(s, a, t, random).to(state) for s, a, t in pieces]
         return torch.cat(drawn)
 
     @torch.no_grad()

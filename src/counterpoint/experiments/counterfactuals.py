@@ -22,7 +22,7 @@ from counterpoint.dynamics.deterministic import Deterministic
 from counterpoint.errors import CounterpointError
 from counterpoint.evaluation.counterfactual_error import CounterfactualError, judge, questions
 from counterpoint.nets.density import Mixture, Spline
-from counterpoint.report.figures import counterfactual_errors
+from counterpoint.report.heatmap import counterfactual_errors
 from counterpoint.report.tables import markdown_table, provenance, read_csv, write_csv, write_json
 from counterpoint.scm.auto import Auto
 from counterpoint.scm.bicogan import BiCoGAN, ConditionalBiCoGAN
@@ -204,7 +204,7 @@ def _is(row: Mapping[str, Any], cell: tuple[str, int, str], seed: int) -> bool:
 
 def write_pages(rows: Sequence[Mapping[str, Any]], out: Path) -> None:
     """The Markdown tables and the figures, one a sample size."""
-    text = ["# Counterfactual error against the truth\n", __doc__.split("\n\n")[1].replace("\n", " "), ""]
+    text = ["# Counterfactual error against the truth\n", (__doc__ or "").split("\n\n")[1].replace("\n", " "), ""]
     for n in sorted({int(row["n"]) for row in rows}):
         some = [row for row in rows if int(row["n"]) == n]
         text += [

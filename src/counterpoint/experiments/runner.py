@@ -72,7 +72,6 @@ def run(
 
     The same call after a kill goes on from the cells and the last checkpoints; `report("cells", done, total)` tells.
     """
-    device_of(device)
     folder = out / grid.name
     packs = grid.packs()
     left = [pack for pack in packs if any(read_cell(folder, cell) is None for cell in pack.cells)]
@@ -86,7 +85,7 @@ def run(
         if isinstance(outcome, Failure):
             failed += [FailedCell(cell, outcome) for cell in pack.cells]
         else:
-            _keep(folder, pack, outcome, device)
+            _keep(folder, pack, outcome)
         done += len(pack.cells)
         report("cells", done, total)
     return _assemble(grid, out, failed, {"device": device, "executor": encode(executor)})
@@ -147,13 +146,14 @@ def _source(cell: Cell) -> tuple[CartPole, Behaviour, Protocol]:
     return cell.arm.task, cell.behaviour, cell.protocol
 
 
-def _keep(folder: Path, pack: Pack, results: Sequence[dict[str, Any]], device: str) -> None:
+def _keep(folder: Path, pack: Pack, results: Sequence[dict[str, Any]]) -> None:
     """Each cell into its own file, whole or absent; then the checkpoints have served."""
     for cell, result in zip(pack.cells, results, strict=True):
         text = json.dumps({"key": cell.key, "method": cell.method, "behaviour": cell.behaviour, "trials": cell.trials,
                            "seed": cell.seed, **result})  # fmt: skip
         write_atomically(folder / "cells" / f"{cell.key}.json", lambda file, text=text: file.write(text.encode()))
-    shutil.rmtree(_checkpoint_folder(folder / "checkpoints", pack, device), ignore_errors=True)
+    for checkpoints in (folder / "checkpoints").glob(f"{pack.key}-*"):
+        shutil.rmtree(checkpoints, ignore_errors=True)
 
 
 def _checkpoint_folder(checkpoints: Path, pack: Pack, device: str) -> Path:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
-from counterpoint.counterfactual import Augmenter, Imaginer
+from counterpoint.counterfactual import Augmenter
 from counterpoint.data.jobs import Job
 from counterpoint.nets.training import Monitor
 from counterpoint.policies.base import Learned, PolicyLearner
@@ -48,7 +48,7 @@ class General(PolicyLearner):
             judge = self.rollouts.judge(Worlds(models), jobs, task)
         return self.learner.fit_many(augmented, task, monitor.stage("policy"), device, judge)
 
-    def fit_models(self, jobs: Sequence[Job], monitor: Monitor, device: str) -> Sequence[Imaginer]:
+    def fit_models(self, jobs: Sequence[Job], monitor: Monitor, device: str) -> Sequence[Any]:
         """The models alone."""
         return self.model.fit_many(
             [replace(job, seed=derive(job.seed, "model")) for job in jobs], monitor.stage("model"), device

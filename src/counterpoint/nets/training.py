@@ -331,7 +331,7 @@ class _Stepper:
         else:
             if self.graph is None:
                 self._capture()
-            self.graph.replay()
+            self.graph.replay()  # pyright: ignore[reportOptionalMemberAccess]
         return self.losses
 
     def _gpu_step(self) -> None:

@@ -126,7 +126,8 @@ class QLearner(Learner):
         _standardise(online, [t["state"][~t["imagined"]] for t in tables])
         self.target = make(self.state.shape[-1], actions.count, len(tables)).to(device)
         self.target.load_state_dict(online.state_dict())
-        self.pairs = tuple([p.detach() for p in net.parameters()] for net in (self.target, self.online))
+        self.averaged = [parameter.detach() for parameter in self.target.parameters()]
+        self.current = [parameter.detach() for parameter in self.online.parameters()]
         self.optimizer = adam(online.parameters(), how.learning_rate)
 
     def draw(self, member: int, random: torch.Generator, steps: int) -> dict[str, Tensor]:
@@ -149,7 +150,7 @@ class QLearner(Learner):
         loss.sum().backward()
         clip_members(self.online.parameters(), self.how.clip)
         self.optimizer.step()
-        torch._foreach_lerp_(*self.pairs, self.how.tau)
+        torch._foreach_lerp_(self.averaged, self.current, self.how.tau)  # pyright: ignore[reportPrivateImportUsage]
         return {"loss": loss.detach(), "value": values.detach().mean(1)}
 
     @torch.no_grad()

@@ -8,9 +8,8 @@
 Reward and end come from the task; a particle that has ended earns nothing more. The search is a Gaussian over the
 actions' features, rounded to the nearest action, which for ordered doses needs fewer candidates than a table of
 probabilities a step; ties with the last elite are elites too, so that an indifferent plan stays in the middle of what
-it could do. Unlike there, a plan does not start from the last one: a policy is a function of the state alone. Its
-chance is read from a long tape at a place that the state's digits name: one draw for all states would push the system
-the same way at every step.
+it could do. Unlike there, a plan does not start from the last one: a policy is a function of the state. Its chance is
+read from a tape where the state's digits say: the same draws for all states would push the system one way, always.
 """
 
 from collections.abc import Sequence
@@ -114,7 +113,7 @@ class Planner:
         """Mean return of every sequence over its particles, up to the horizon. All sequences meet the same luck."""
         (k, n, c), particles = sequences.shape[:3], luck.shape[3]
 
-        def by_world(x: Float[Tensor, "k p n c x"]) -> Float[Tensor, "kp nc x"]:
+        def by_world(x: Tensor) -> Tensor:
             return x.expand(k, particles, n, c, -1).reshape(k * particles, n * c, -1)
 
         here = by_world(state[:, None, :, None])
@@ -162,7 +161,7 @@ class TrueWorlds:
 
 @final
 class Particles:
-    """The ensembles of K fitted models, each carrying the same number of particles."""
+    """The ensembles of K fitted models, each with the same number of particles."""
 
     def __init__(self, law: ConditionalLaw, models: int, particles: int, propagation: Propagation) -> None:
         self.law, self.models, self.particles, self.propagation = law, models, particles, propagation
@@ -252,9 +251,8 @@ class PETS(PolicyLearner):
 
     def _policy(self, state: dict[str, Tensor], index: int, jobs: Sequence[Job], task: Task) -> "PETSPolicy":
         data = jobs[index].data
-        law = self.law(data.state_size, state["context_mean"].shape[-1], self.ensemble)
+        law = self.law(data.state_size, state["context_mean"].shape[-1], self.ensemble).to(state["context_mean"].device)
         law.load_state_dict(members_of(state, len(jobs), index, 1))
-        law.to(state["context_mean"].device)
         return PETSPolicy(self, law, data.state_names, TaskOrigin(jobs[index].seed, data.fingerprint, task))
 
 

@@ -192,7 +192,7 @@ class ExpansionLearner(QLearner):
         candidates = self.candidates(*first)
         variance, mean = torch.var_mean(candidates, dim=(2, 3, 4), correction=0)
         target = (self.recipe.weigh(variance) * mean).sum(0)
-        return target.repeat_interleave(self.recipe.q_functions, 0)
+        return target[:, None].expand(-1, self.recipe.q_functions, -1).flatten(0, 1)
 
     def candidates(
         self, reward: Float[Tensor, "k n"], next_state: Float[Tensor, "k n s"], goes_on: Float[Tensor, "k n"]

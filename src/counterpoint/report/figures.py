@@ -5,13 +5,11 @@ Drawing decides nothing: estimates and intervals come in as columns, or from `ev
 """
 
 import os
-import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from counterpoint.errors import CounterpointError
 from counterpoint.evaluation.statistics import BOOTSTRAP, Bootstrap, Interval, interval, iqm
 from counterpoint.report.style import (
     BLUE,
@@ -115,35 +113,6 @@ def demo_figure(
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
         legend_once(figure, [axes])
-
-
-def counterfactual_errors(
-    rows: Sequence[Row],
-    path: str | os.PathLike[str],
-    *,
-    title: str = "Counterfactual error of each model on each known SCM",
-    quantity: str = "error (lower is better)",
-) -> None:
-    """A heat map with its numbers: columns scm, method, error; repeated cells (seeds) are averaged.
-
-    Dark is a small error, on a logarithmic scale; the smallest of each SCM is bold.
-    """
-    from matplotlib.colors import LogNorm
-
-    require_columns(rows, ("scm", "method", "error"), "counterfactual errors")
-    methods, scms = _unique(rows, "method"), _unique(rows, "scm")
-    errors = _error_grid(rows, methods, scms)
-    with canvas(path, 1.7 + 0.5 * len(methods), title) as figure:
-        axes = figure.subplots()
-        image = axes.imshow(_clipped(errors), cmap="viridis", aspect="auto", norm=LogNorm(*_colour_range(errors)))
-        for line, column in np.ndindex(*errors.shape):
-            _error_cell(axes, line, column, errors, image)
-        axes.set_xticks(range(len(scms)), [_wrapped(scm, 65 // len(scms)) for scm in scms])
-        axes.set_yticks(range(len(methods)), methods)
-        axes.set_xlabel("known SCM")
-        axes.tick_params(length=0)
-        axes.spines[:].set_visible(False)
-        figure.colorbar(image, ax=axes, label=quantity, pad=0.02).outline.set_visible(False)  # pyright: ignore
 
 
 def learning_curves(
@@ -256,45 +225,6 @@ def _seed_line(axes: "Axes", height: int, returns: list[float], bootstrap: Boots
         elinewidth=2.2,
         zorder=3,
         label=label,
-    )
-
-
-def _error_grid(rows: Sequence[Row], methods: list[str], scms: list[str]) -> np.ndarray:
-    """Mean error of each method (line) on each SCM (column); nan where there is no row."""
-    cells: dict[tuple[str, str], list[float]] = {}
-    for number, row in enumerate(rows):
-        error = float(row["error"])
-        if not 0 <= error < np.inf:
-            raise CounterpointError(f"counterfactual errors row {number} has error {error}; give finite errors >= 0")
-        cells.setdefault((row["method"], row["scm"]), []).append(error)
-    return np.array([[np.mean(cells.get((method, scm), [np.nan])) for scm in scms] for method in methods])
-
-
-def _colour_range(errors: np.ndarray) -> tuple[float, float]:
-    """At most four decades below the largest error, so that an exact model does not take all of the colours."""
-    largest = float(np.nanmax(errors)) or 1.0
-    smallest = max(float(np.nanmin(errors)), largest * 1e-4)
-    return (smallest, largest) if smallest < largest else (largest / 2, largest * 2)
-
-
-def _clipped(errors: np.ndarray) -> np.ndarray:
-    return np.ma.masked_invalid(np.maximum(errors, _colour_range(errors)[0]))
-
-
-def _wrapped(text: str, width: int) -> str:
-    return textwrap.fill(text, max(width, 8), break_long_words=False)
-
-
-def _error_cell(axes: "Axes", line: int, column: int, errors: np.ndarray, image: Any) -> None:
-    error = errors[line, column]
-    if np.isnan(error):
-        axes.text(column, line, "–", ha="center", va="center", color=GREY)
-        return
-    best = error == np.nanmin(errors[:, column])
-    dark = image.norm(max(error, image.norm.vmin)) < 0.6
-    weight = "bold" if best else "normal"
-    axes.text(
-        column, line, f"{error:.3g}", ha="center", va="center", color="white" if dark else "black", fontweight=weight
     )
 
 
