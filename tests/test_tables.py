@@ -151,9 +151,7 @@ def test_a_dropped_row_needs_no_action_and_no_reward() -> None:
     columns = records(dose=[None, None, 0.0, 0.1, 0.2], r=[None, None, 0.0, 3.0, 1.0])
     table = load(columns, last="truncate")
     assert table.reward.tolist() == [0, 1, 3]
-    assert table.actions == Discrete(
-        tuple((float(np.float32(v)),) for v in (0, 0.1, 0.2))
-    )
+    assert table.actions == Discrete(tuple((float(np.float32(v)),) for v in (0, 0.1, 0.2)))
     assert "'dose' has 2 missing values (first at row 0)" in refuse(columns, last="terminal")
     labelled = load(records(dose=["discharge", None, "a", "b", "a"]), last="drop")
     assert labelled.action_names == ("dose=a", "dose=b")

@@ -36,7 +36,7 @@ LEARNER = D3QN(schedule=Schedule(steps=3000, check_every=300, rate="linear", log
 PAPER_D3QN = D3QN(hidden=(512, 512, 512, 512))
 """The Q-network of appendix E."""
 
-QUICK_LEARNER = D3QN((128, 128), Schedule(steps=1500, check_every=500, rate="linear", log_every=250), batch=128)
+QUICK_LEARNER = D3QN((128, 128), Schedule(steps=3000, check_every=500, rate="linear", log_every=250), batch=128)
 """For a laptop."""
 
 SMALL_BICOGAN = BiCoGAN(
