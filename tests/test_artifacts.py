@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from recipes import BRIEF, DENSITY, MODELS, ROWS, SCMS
 from safetensors.torch import save_file
 
 import counterpoint
@@ -27,6 +26,8 @@ from counterpoint.policies.base import Policy
 from counterpoint.policies.d3qn import D3QN
 from counterpoint.seeding import generator
 from counterpoint.tasks.cartpole import CartPole
+from recipes import BRIEF, DENSITY, MODELS, ROWS, SCMS
+
 
 def refuse(call: Callable[[], object]) -> str:
     with pytest.raises(CounterpointError) as caught:
@@ -94,7 +95,9 @@ def test_a_task_survives_json_with_every_option() -> None:
 
 @pytest.mark.parametrize("space", [Discrete.one_hot(3), Discrete.of([0, 0.1]), Box((0.0, -1.0), (1.0, 2.5))])
 def test_spaces_survive_json(space: Discrete | Box) -> None:
-    assert artifacts.decode(json.loads(json.dumps(artifacts.encode({"space": [space]}))), CLASSES) == {"space": (space,)}
+    assert artifacts.decode(json.loads(json.dumps(artifacts.encode({"space": [space]}))), CLASSES) == {
+        "space": (space,)
+    }
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from jaxtyping import Bool, Float
-from recipes import BRIEF, DENSITY, MODELS, ROWS, SCMS
 from scipy import stats
 from torch import Tensor, nn
 
@@ -23,6 +22,7 @@ from counterpoint.scm.density import DensitySCM
 from counterpoint.seeding import generator
 from counterpoint.tasks.base import Task
 from counterpoint.tasks.synthetic import Additive, Heteroscedastic, sample
+from recipes import BRIEF, DENSITY, MODELS, ROWS, SCMS
 
 EXACT = [name for name in SCMS if name not in ("bicogan", "conditional bicogan's encoder")]
 """SCMs whose abduction is the inverse of their prediction."""
@@ -353,6 +353,4 @@ def test_theta_reaches_the_mechanism() -> None:
         rows.state, rows.action, torch.zeros(len(rows), 8), -theta
     )
     assert ((apart * theta) > 0).float().mean() > 0.9
-    torch.testing.assert_close(
-        model.counterfactual(rows, rows.action, theta), rows.next_state, rtol=0, atol=1e-5
-    )
+    torch.testing.assert_close(model.counterfactual(rows, rows.action, theta), rows.next_state, rtol=0, atol=1e-5)

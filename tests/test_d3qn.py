@@ -148,7 +148,7 @@ def test_ignoring_the_end_is_seen_in_the_values() -> None:
     once = log([1.0, 1.0, 0.0], [0.0, 1.0, 0.0], [1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [True, True, True])
     for_ever = replace(once, terminated=torch.zeros(3, dtype=torch.bool), truncated=torch.ones(3, dtype=torch.bool))
     assert learned_values(once, SOLVER, [1.0])[0].tolist() == pytest.approx([1, 1], abs=0.05)
-    longer = replace(SOLVER, schedule=Schedule(steps=1500, rate="linear"), tau=0.2, learning_rate=3e-2)
+    longer = replace(SOLVER, schedule=Schedule(steps=600, rate="linear"), tau=0.4, learning_rate=3e-2)
     assert learned_values(for_ever, longer, [1.0])[0].tolist() == pytest.approx([10, 10], abs=0.5)
 
 
@@ -233,9 +233,7 @@ def test_the_target_follows_by_tau() -> None:
         parameter.data += 1.0
     before = [p.clone() for p in learner.target.parameters()]
     learner.update({"rows": torch.arange(6)[None]})
-    for old, target, online in zip(
-        before, learner.target.parameters(), learner.online.parameters(), strict=True
-    ):
+    for old, target, online in zip(before, learner.target.parameters(), learner.online.parameters(), strict=True):
         torch.testing.assert_close(target, 0.9 * old + 0.1 * online)
 
 

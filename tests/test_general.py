@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from recipes import BRIEF, DENSITY, MODELS, SCMS
 from torch import Tensor
 
 from counterpoint.counterfactual import Augmenter
@@ -21,6 +20,7 @@ from counterpoint.seeding import derive
 from counterpoint.tasks.cartpole import CartPole
 from counterpoint.tasks.simulate import random_policy, simulate
 from counterpoint.worlds import Rollouts, Worlds
+from recipes import BRIEF, DENSITY, MODELS, SCMS
 
 TASK = CartPole()
 LEARNER = D3QN(hidden=(16,), schedule=Schedule(steps=120, rate="linear"), batch=32)

@@ -4,7 +4,7 @@ import json
 import multiprocessing
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,25 +12,35 @@ from typing import Any
 import pytest
 import torch
 
+from counterpoint.commands.reproduce import Reproduce
 from counterpoint.data.jobs import Job
 from counterpoint.errors import CounterpointError
 from counterpoint.experiments.ablations import REFERENCE, ablation_comparisons, ablations
-from counterpoint.experiments.executors import InProcess
+from counterpoint.experiments.executors import InProcess, Joblib, Ray
 from counterpoint.experiments.grid import Arm, Behaviour, Grid, Protocol, logs
 from counterpoint.experiments.runner import read_cell, run
 from counterpoint.experiments.sd import quick_sd, sd, sd_comparisons
 from counterpoint.experiments.summary import differences, levels, selection, write_summary
+from counterpoint.methods.general import General
 from counterpoint.methods.paper import CTRL_G, PAPER_NAMES
+from counterpoint.nets.conditional import Likelihood
 from counterpoint.nets.training import Monitor, Schedule
 from counterpoint.policies.base import Learned, PolicyLearner
 from counterpoint.policies.d3qn import D3QN
 from counterpoint.report.paper import paper_returns_by_size
 from counterpoint.report.tables import read_csv
+from counterpoint.scm.density import DensitySCM
 from counterpoint.tasks.base import Task
 from counterpoint.tasks.cartpole import CartPole
 from counterpoint.tasks.simulate import trial_subset
+from counterpoint.worlds import Rollouts
 
 TINY = D3QN((8, 8), Schedule(steps=150, rate="linear"), batch=16)
+TINY_CTRL_G = General(
+    DensitySCM(ensemble=1, hidden=(8,), likelihood=Likelihood(Schedule(steps=100, check_every=25))),
+    learner=replace(TINY, schedule=Schedule(steps=100, check_every=50)),
+    rollouts=Rollouts(starts=2, horizon=10),
+)
 PROTOCOL = Protocol(logged_trials=10, evaluation_trials=3)
 
 
@@ -154,29 +164,34 @@ def test_logs_are_paired_and_nested_and_hide_the_noise(behaviour: Behaviour, mon
 
 def _killable(folder: str) -> None:
     torch.set_num_threads(1)
-    grid = tiny_grid({"a": TINY, "b": replace(TINY, tau=0.1)}, pack_size=1)
-    run(grid, Path(folder), InProcess(), save_seconds=0.02)
+    run(tiny_grid({"D3QN": TINY, "CTRL_g": TINY_CTRL_G}), Path(folder), InProcess(), save_seconds=0.02)
+
+
+def _process(target: Callable[..., None], *arguments: str) -> Any:
+    """A process of an interpreter that has imported everything: a kill hits the run and not the imports."""
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(["torch._dynamo", __name__])
+    process = server.Process(target=target, args=arguments)
+    process.start()
+    return process
 
 
 def test_killed_five_times_and_restarted_the_rows_are_the_same(tmp_path: Path):
-    server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(["torch._dynamo", "counterpoint.experiments.runner"])
-    moments, kills = random.Random(), 0
-    whole = server.Process(target=_killable, args=(str(tmp_path / "whole"),))
+    _process(print).join()
     begun = time.monotonic()
-    whole.start()
+    whole = _process(_killable, str(tmp_path / "whole"))
     whole.join()
     longest = time.monotonic() - begun
     assert whole.exitcode == 0
+    exits = []
     for _ in range(5):
-        process = server.Process(target=_killable, args=(str(tmp_path / "killed"),))
-        process.start()
-        process.join(moments.uniform(0.1, 0.5) * longest)
+        process = _process(_killable, str(tmp_path / "killed"))
+        process.join(random.uniform(0.05, 0.35) * longest)
         process.kill()
         process.join()
-        kills += process.exitcode == -9
-    assert kills, "not one kill came in time"
-    _killable(str(tmp_path / "killed"))
+        exits.append(process.exitcode)
+    assert -9 in exits, "not one kill came in time"
+    _process(_killable, str(tmp_path / "killed")).join()
     rows = [read_csv(tmp_path / name / "tiny.csv") for name in ("whole", "killed")]
     assert len(rows[0]) == 8
     assert without_seconds(rows[0]) == without_seconds(rows[1])
@@ -192,6 +207,25 @@ def test_the_papers_grids():
     assert list(quick_sd(methods=("PETS", "D3QN")).arms) == ["D3QN", "PETS"]
     with pytest.raises(CounterpointError, match="no method 'DQN'; choose from D3QN, Base-D"):
         sd(methods=("DQN",))
+
+
+def test_the_command_names_the_grid_and_fixes_its_packs():
+    grid = Reproduce("sd", device="cpu").grid()
+    assert (grid.name, grid.pack_size, len(grid.seeds)) == ("sd", 20, 20)
+    quick = Reproduce("sd-nonrandom", quick=True, seeds=4, device="cpu", executor=Joblib()).grid()
+    assert (quick.name, quick.behaviour, quick.pack_size) == ("sd-nonrandom-quick", "non-random", 4)
+    assert Reproduce("ablations", device="cuda", executor=Ray()).grid().pack_size == 0
+    assert quick.cells()[0].key != grid.cells()[0].key
+    with pytest.raises(CounterpointError, match="--seeds to 2 or more"):
+        Reproduce("sd", seeds=1).grid()
+
+
+def test_a_failed_cell_ends_the_command_with_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Reproduce, "grid", lambda self: tiny_grid({"D3QN": TINY, "raising": Raising()}, pack_size=0))
+    with pytest.raises(CounterpointError, match="4 of 8 cells failed; run the same command again"):
+        Reproduce("sd", out=tmp_path, device="cpu").execute()
+    assert "CounterpointError: the loss is not finite" in (tmp_path / "tiny.md").read_text()
+    assert (tmp_path / "tiny-returns.png").stat().st_size > 1000
 
 
 def test_ablations_change_one_thing_at_a_time():

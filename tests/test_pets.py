@@ -191,3 +191,14 @@ def test_model_learns_the_noise_it_plans_with() -> None:
 def test_particles_must_share_out_among_members() -> None:
     with pytest.raises(CounterpointError, match="7 particles"):
         PETS(particles=7).fit(walked(), Walk())
+
+
+def test_dealt_particles_get_their_own_change_back() -> None:
+    """Every member moves a state by ten times its action, plus its own 1, 2, 3 or 4."""
+    worlds = moving("TS1", 4)
+    worlds.law.net.layers[-1].weight.data[:, 1, 0] = 10.0  # pyright: ignore[reportArgumentType, reportIndexIssue]
+    action = torch.arange(8.0)[:, None, None].expand(8, 3, 1)
+    noise = torch.randn(8, 3, 2, generator=torch.Generator().manual_seed(0))
+    own = worlds.step(torch.zeros(8, 3, 1), action, noise).detach() - 10 * action
+    assert own.min() > 0.9
+    assert own.max() < 4.1

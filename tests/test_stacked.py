@@ -24,7 +24,10 @@ def plain_linear(layer: StackedLinear, member: int) -> nn.Linear:
 
 def plain_norm(layer: StackedBatchNorm, member: int) -> nn.BatchNorm1d:
     plain = nn.BatchNorm1d(layer.weight.shape[-1])
-    plain.weight.data, plain.bias.data = layer.weight[member, 0].detach().clone(), layer.bias[member, 0].detach().clone()
+    plain.weight.data, plain.bias.data = (
+        layer.weight[member, 0].detach().clone(),
+        layer.bias[member, 0].detach().clone(),
+    )
     return plain
 
 

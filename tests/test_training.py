@@ -22,7 +22,7 @@ class Regression(Learner):
 
     x: Tensor
 
-    def __init__(self, seeds: Sequence[int], scores: Sequence[Sequence[float]] = (), learning_rate: float = 1e-2) -> None:
+    def __init__(self, seeds: Sequence[int], scores: Sequence[Sequence[float]] = ()) -> None:
         super().__init__()
         self.net = StackedMLP(len(seeds), 2, (8,), 1, batch_norm=True)
         initialise(self.net, seeds)
@@ -31,7 +31,7 @@ class Regression(Learner):
         self.scores, self.checks = scores, 0
         self.seen: list[dict[str, Tensor]] = []
         self.rates: list[float] = []
-        self.optimizer = adam(self.net.parameters(), learning_rate)
+        self.optimizer = adam(self.net.parameters(), 1e-2)
 
     def draw(self, member: int, random: torch.Generator, steps: int) -> dict[str, Tensor]:
         return {"rows": torch.randint(40, (steps, 16), generator=random)}
@@ -75,14 +75,10 @@ def message(call: Any) -> str:
     return str(caught.value)
 
 
-class Stop(Exception):
-    """What a killed process looks like from inside."""
-
-
 def stopping_at(step: int) -> Any:
     def report(stage: str, done: int, total: int) -> None:
         if done >= step:
-            raise Stop
+            raise KeyboardInterrupt
 
     return report
 
@@ -192,7 +188,7 @@ def counted(**monitor: Any) -> tuple[CountedRegression, Trained]:
 @pytest.mark.parametrize("step", [30, 60, 199, 300, 340])
 def test_a_stopped_run_goes_on_to_the_same_bits(step: int, tmp_path: Path) -> None:
     whole, expected = counted(folder=tmp_path / "whole", save_seconds=0.0)
-    with pytest.raises(Stop):
+    with pytest.raises(KeyboardInterrupt):
         counted(folder=tmp_path / "cut", save_seconds=0.0, report=stopping_at(step))
     steps: list[int] = []
     again, trained = counted(

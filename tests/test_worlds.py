@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from jaxtyping import Float
-from recipes import DYNAMICS, MODELS, SCMS
 from torch import Tensor
 
 from counterpoint.data.jobs import Job
@@ -21,6 +20,7 @@ from counterpoint.seeding import generator
 from counterpoint.tasks.cartpole import CartPole
 from counterpoint.tasks.simulate import random_policy, simulate
 from counterpoint.worlds import RolloutJudge, Rollouts, Worlds
+from recipes import DYNAMICS, MODELS, SCMS
 
 TASK = CartPole()
 
@@ -105,7 +105,7 @@ def judge(drift: Sequence[float], jobs: int, horizon: int = 50) -> RolloutJudge:
 
 
 def test_returns_end_where_the_task_ends() -> None:
-    """2.4 is passed with the third step of 1 and with the fifth of .5; without a drift nothing ends before the horizon."""
+    """The limit of 2.4 is passed with the third step of 1 and with the fifth of .5; without a drift, never."""
     got = judge([1.0, 0.5, 0.0, 1.0], jobs=2, horizon=9).returns(fixed(1.0, 1.0))
     assert got.tolist() == [[3.0] * 3 + [5.0] * 3, [9.0] * 3 + [3.0] * 3]
 

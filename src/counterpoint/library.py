@@ -13,7 +13,7 @@ from counterpoint.dynamics.mixture import MixtureDynamics
 from counterpoint.dynamics.outcome import LearnedTask, Outcome
 from counterpoint.errors import CounterpointError
 from counterpoint.nets.conditional import Likelihood
-from counterpoint.nets.density import Gaussian, Mixture, Spline
+from counterpoint.nets.density import Bent, Gaussian, Mixture, Spline
 from counterpoint.nets.training import Schedule
 from counterpoint.policies.base import Policy
 from counterpoint.policies.d3qn import D3QN
@@ -27,7 +27,7 @@ from counterpoint.tasks.cartpole import CartPole
 CLASSES: dict[str, type] = {
     cls.__name__: cls
     for cls in (
-        Box, Discrete, Origin, Schedule, Likelihood, Adversarial, Gaussian, Spline, Mixture, DensitySCM, BiCoGAN,
+        Box, Discrete, Origin, Schedule, Likelihood, Adversarial, Gaussian, Spline, Bent, Mixture, DensitySCM, BiCoGAN,
         ConditionalBiCoGAN, Mixed, Deterministic, GaussianDynamics, MixtureDynamics, Outcome, D3QN, CartPole,
     )
 }  # fmt: skip

@@ -27,6 +27,8 @@ Executors = (
     | Annotated[Joblib, tyro.conf.subcommand("joblib", description="processes on this machine")]
     | Annotated[Ray, tyro.conf.subcommand("ray", description="a Ray cluster")]
 )
+CPU_SAVES, GPU_SAVES = 5.0, 60.0
+"""Seconds between two checkpoints: a stack of a hundred networks on a GPU is quick to train and slow to write."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Reproduce:
         say(f"{grid.name}: {len(grid.cells())} cells ({len(grid.arms)} methods × {len(grid.trials)} sizes × "
             f"{len(grid.seeds)} seeds) in {len(grid.packs())} packs; cells in {self.out / grid.name}\n")  # fmt: skip
         with watching_cells() as report:
-            ran = run(grid, self.out, self.executor, self.device, report)
+            ran = run(grid, self.out, self.executor, self.device, report, GPU_SAVES if self._on_gpu() else CPU_SAVES)
         self._conclude(grid, ran)
 
     def grid(self) -> Grid:

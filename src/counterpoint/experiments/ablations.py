@@ -14,7 +14,6 @@ from counterpoint.experiments.sd import chosen
 from counterpoint.methods.general import General
 from counterpoint.methods.paper import LEARNER, QUICK_LEARNER, unjudged
 from counterpoint.policies.d3qn import D3QN
-from counterpoint.scm.density import DensitySCM
 from counterpoint.tasks.cartpole import CartPole, NoiseReading
 from counterpoint.worlds import Rollouts
 
@@ -25,13 +24,13 @@ READINGS: tuple[NoiseReading, ...] = get_args(NoiseReading)
 
 def ablations(seeds: int = 20, methods: Sequence[str] = (), pack_size: int = 0) -> Grid:
     """Every ablation at 50 and 250 trials."""
-    arms = ablation_arms(General(DensitySCM(), learner=LEARNER), LENGTHS)
+    arms = ablation_arms(General(learner=LEARNER), LENGTHS)
     return Grid("ablations", chosen(arms, methods), (50, 250), tuple(range(seeds)), pack_size=pack_size)
 
 
 def quick_ablations(seeds: int = 3, methods: Sequence[str] = (), pack_size: int = 0) -> Grid:
     """Small networks, a few seeds, 50 trials."""
-    arms = ablation_arms(General(DensitySCM(), learner=QUICK_LEARNER, rollouts=Rollouts(starts=8)), (750, 1500, 3000))
+    arms = ablation_arms(General(learner=QUICK_LEARNER, rollouts=Rollouts(starts=8)), (750, 1500, 3000))
     return Grid("ablations-quick", chosen(arms, methods), (50,), tuple(range(seeds)), pack_size=pack_size)
 
 

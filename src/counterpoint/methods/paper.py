@@ -22,7 +22,6 @@ from counterpoint.policies.d3qn import D3QN, Judge
 from counterpoint.policies.pets import PETS, Planner
 from counterpoint.policies.steve import STEVE
 from counterpoint.scm.bicogan import BiCoGAN
-from counterpoint.scm.density import DensitySCM
 from counterpoint.tasks.base import Task
 from counterpoint.worlds import Rollouts, Worlds
 
@@ -77,7 +76,7 @@ def paper_arms() -> dict[str, PolicyLearner]:
         "D3QN": unjudged(LEARNER),
         **baselines(LEARNER),
         CTRL_G_BICOGAN: General(BiCoGAN(), learner=LEARNER),
-        CTRL_G: General(DensitySCM(), learner=LEARNER),
+        CTRL_G: General(learner=LEARNER),
         "BCQ": BCQ(learner=unjudged(LEARNER)),
         "PETS": PETS(),
         "STEVE": JudgedSTEVE(),
@@ -93,14 +92,14 @@ def quick_arms() -> dict[str, PolicyLearner]:
         "Base-S": GaussianDynamics(hidden=width),
         "Base-M": MixtureDynamics(hidden=width),
         CTRL_G_BICOGAN: SMALL_BICOGAN,
-        CTRL_G: DensitySCM(),
+        CTRL_G: General().model,
     }
     steve = STEVE(dynamics=2, rewards=2, q_functions=2, learner=QUICK_LEARNER)
     return {
         "D3QN": unjudged(QUICK_LEARNER),
         **{name: General(model, learner=QUICK_LEARNER, rollouts=small) for name, model in arms.items()},
         "BCQ": BCQ(learner=unjudged(QUICK_LEARNER)),
-        "PETS": PETS(planner=Planner(horizon=15, candidates=30, elites=5, iterations=2)),
+        "PETS": PETS(ensemble=3, particles=3, planner=Planner(horizon=15, candidates=20, elites=4, iterations=2)),
         "STEVE": JudgedSTEVE(steve, small),
     }
 
@@ -111,7 +110,7 @@ def demo_arms() -> dict[str, PolicyLearner]:
     return {
         "D3QN, real rows": learner,
         "CTRL_g, BiCoGAN (small)": General(SMALL_BICOGAN, learner=learner),
-        "CTRL_g, default SCM": General(DensitySCM(), learner=learner),
+        CTRL_G: General(learner=learner),
     }
 
 

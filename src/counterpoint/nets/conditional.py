@@ -1,9 +1,10 @@
 """Conditional laws of a vector: p(y | context), coordinate by coordinate or triangular, fitted by maximum likelihood.
 
 Diagonal: y_i = f_i(context, u_i). Triangular, with the parents of every coordinate given: y_i = f_i(context, y_parents, u_i).
+Both start as linear regression with normal noise, and every departure from it has to pay for itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,77 +13,147 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from counterpoint.data.jobs import Padded, pad
-from counterpoint.nets.density import Law
-from counterpoint.nets.stacked import StackedMLP, initialise
+from counterpoint.nets.density import Law, Raw
+from counterpoint.nets.stacked import StackedLinear, StackedMLP, initialise
 from counterpoint.nets.training import Learner, Monitor, Schedule, Trained, adam, clip_members, train
-from counterpoint.seeding import generator
+from counterpoint.seeding import derive, generator
 
 Parents = tuple[tuple[int, ...], ...]
+RIDGE = 1.0
+"""Ridge of the linear start, in rows: what keeps it defined where columns are collinear or rows are few."""
+SMALLEST = 1e-6
+"""A linear regression that leaves less than this share of y's spread is exact but for rounding."""
+DEPARTURE = 0.1
+"""Departures from the linear start much larger than this cost little more."""
 
 
 class ConditionalLaw(nn.Module):
-    """K members of p(y | context); inputs and outputs are standardised inside with each member's own statistics."""
+    """K members of p(y | context), each around its own linear regression of y on the context.
+
+    The network sees the standardised context and gives the law of the regression's standardised rest. Parents enter as
+    what the regression on the context leaves of them; their linear effect is part of the start.
+    """
 
     context_mean: Tensor
     context_scale: Tensor
     y_mean: Tensor
     y_scale: Tensor
+    slope: Tensor
+    parent_slope: Tensor
+    rest_scale: Tensor
     parents: Tensor
 
     def __init__(
-        self, members: int, context: int, size: int, law: Law, hidden: Sequence[int], parents: Parents = ()
+        self,
+        members: int,
+        context: int,
+        size: int,
+        law: Law,
+        hidden: Sequence[int],
+        parents: Parents = (),
+        simplicity: float = 0.0,
     ) -> None:
         super().__init__()
-        self.law, self.size, self.members = law, size, members
+        self.law, self.size, self.members, self.simplicity = law, size, members, simplicity
         self.triangular = any(parents)
         for name, width in (("context", context), ("y", size)):
             self.register_buffer(f"{name}_mean", torch.zeros(members, 1, width))
             self.register_buffer(f"{name}_scale", torch.ones(members, 1, width))
+        self.register_buffer("slope", torch.zeros(members, context, size))
+        self.register_buffer("parent_slope", torch.zeros(members, size, size))
+        self.register_buffer("rest_scale", torch.ones(members, 1, size))
         self.order = _topological(parents) if self.triangular else tuple(range(size))
         self.register_buffer("parents", _parent_table(parents, size), persistent=False)
-        if self.triangular:
-            self.net = StackedMLP(members * size, context + size, hidden, law.width)
-        else:
-            self.net = StackedMLP(members, context, hidden, size * law.width)
+        networks, inputs = (members * size, context + size) if self.triangular else (members, context)
+        outputs = members * size // networks
+        self.net = StackedMLP(networks, inputs, hidden, outputs * law.width)
+        self.shared = nn.Parameter(torch.zeros(networks, 1, outputs * law.shared))
 
     @torch.no_grad()
     def standardise_to(self, context: Padded, y: Padded) -> None:
-        """Take mean and standard deviation of the rows that count."""
-        for name, padded in (("context", context), ("y", y)):
-            values, mask = padded.columns[name], padded.mask()[..., None]
-            count = padded.count[:, None, None]
-            mean = (values * mask).sum(1, keepdim=True) / count
-            scale = (((values - mean) * mask).square().sum(1, keepdim=True) / count).sqrt()
-            getattr(self, f"{name}_mean").copy_(mean)
-            getattr(self, f"{name}_scale").copy_(torch.where(scale > 1e-8, scale, 1.0))
+        """Start from the linear regression of the rows that count: its weights go into buffers, the last layer to 0."""
+        mask, count = context.mask()[..., None], context.count[:, None, None]
+        context_mean, context_scale = context.moments("context")
+        y_mean, y_scale = y.moments("y")
+        x = (context.columns["context"] - context_mean) / context_scale * mask
+        standard = (y.columns["y"] - y_mean) / y_scale * mask
+        slope = _regression(x, standard)
+        rest = standard - x @ slope
+        scale = _spread(rest, count)
+        parent_slope, rest_scale = self._parent_regression(rest / scale, count)
+        for name, value in (
+            ("context_mean", context_mean), ("context_scale", context_scale), ("y_mean", y_mean),
+            ("y_scale", y_scale * scale), ("slope", slope * y_scale), ("parent_slope", parent_slope),
+            ("rest_scale", rest_scale),
+        ):  # fmt: skip
+            getattr(self, name).copy_(value)
+        last = [layer for layer in self.net.modules() if isinstance(layer, StackedLinear)][-1]
+        last.weight.zero_()
+        last.bias.zero_()
 
-    def parameters_at(self, context: Float[Tensor, "k n c"], y: Float[Tensor, "k n d"]) -> Float[Tensor, "k n d w"]:
-        """The law's raw parameters for every coordinate; `y` is standardised and read only by a triangular law."""
-        inputs = (context - self.context_mean) / self.context_scale
-        k, n, _ = inputs.shape
-        if not self.triangular:
-            return self.net(inputs).view(k, n, self.size, self.law.width)
-        both = torch.cat([inputs[:, None].expand(-1, self.size, -1, -1), y[:, None] * self.parents[:, None]], -1)
-        return self.net(both.flatten(0, 1)).view(k, self.size, n, self.law.width).transpose(1, 2)
+    def _parent_regression(self, rest: Float[Tensor, "k n d"], count: Tensor) -> tuple[Tensor, Tensor]:
+        """The rest of every coordinate on the rests of its parents."""
+        parents = self.parents.cpu()
+        slopes = [_regression(rest * parents[i], rest[..., i : i + 1]) for i in range(self.size)]
+        slope = torch.cat(slopes, -1) * parents.T
+        return slope, _spread(rest - rest @ slope, count) if self.triangular else torch.ones_like(rest[:, :1])
 
     def log_prob(self, context: Float[Tensor, "k n c"], y: Float[Tensor, "k n d"]) -> Float[Tensor, "k n d"]:
         """Log density of every coordinate, in the units of y."""
-        standard = (y - self.y_mean) / self.y_scale
-        return self.law.log_prob(self.parameters_at(context, standard), standard) - self.y_scale.log()
+        return self.log_prob_and_raw(context, y)[0]
+
+    def log_prob_and_raw(
+        self, context: Float[Tensor, "k n c"], y: Float[Tensor, "k n d"]
+    ) -> tuple[Float[Tensor, "k n d"], Float[Tensor, "k n d w"]]:
+        """Log density, and the context's raw numbers behind it."""
+        inputs, rest = self._rest(context, y)
+        raw = self._raw(inputs, rest)
+        log_prob = self.law.log_prob(raw, self._without_parents(rest))
+        return log_prob - (self.y_scale * self.rest_scale).log(), raw.own
 
     def abduct(self, context: Float[Tensor, "k n c"], y: Float[Tensor, "k n d"]) -> Float[Tensor, "k n d"]:
-        standard = (y - self.y_mean) / self.y_scale
-        return self.law.abduct(self.parameters_at(context, standard), standard)
+        inputs, rest = self._rest(context, y)
+        return self.law.abduct(self._raw(inputs, rest), self._without_parents(rest))
 
-    def predict(self, context: Float[Tensor, "k n c"], noise: Float[Tensor, "k n d"]) -> Float[Tensor, "k n d"]:
-        standard = torch.zeros_like(noise)
-        if not self.triangular:
-            standard = self.law.predict(self.parameters_at(context, standard), noise)
-        else:
+    def predict(
+        self, context: Float[Tensor, "k n c"], noise: Float[Tensor, "k n d"], held: Mapping[int, float] | None = None
+    ) -> Float[Tensor, "k n d"]:
+        """What the noise leads to; coordinates in `held` are fixed at their value whatever their noise: do(y_i = v)."""
+        inputs = (context - self.context_mean) / self.context_scale
+        line = self.y_mean + inputs @ self.slope
+        fixed = {i: (value - line[..., i]) / self.y_scale[..., i] for i, value in (held or {}).items()}
+        rest = torch.zeros_like(noise)
+        if self.triangular:
             for i in self.order:
-                drawn = self.law.predict(self.parameters_at(context, standard)[..., i, :], noise[..., i])
-                standard = torch.cat([standard[..., :i], drawn[..., None], standard[..., i + 1 :]], -1)
-        return standard * self.y_scale + self.y_mean
+                column = fixed[i] if i in fixed else self._predict_one(i, inputs, rest, noise[..., i])
+                rest = torch.cat([rest[..., :i], column[..., None], rest[..., i + 1 :]], -1)
+        else:
+            columns = self.law.predict(self._raw(inputs, rest), noise)
+            rest = torch.stack([fixed.get(i, columns[..., i]) for i in range(self.size)], -1) if fixed else columns
+        return line + rest * self.y_scale
+
+    def _predict_one(self, i: int, inputs: Tensor, rest: Tensor, noise: Float[Tensor, "k n"]) -> Float[Tensor, "k n"]:
+        """Coordinate i, given the rests of its parents."""
+        own, shared = self._raw(inputs, rest)
+        drawn = self.law.predict(Raw(own[..., i, :], shared[..., i, :]), noise)
+        return (rest @ self.parent_slope[..., i : i + 1])[..., 0] + drawn * self.rest_scale[..., i]
+
+    def _rest(self, context: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The standardised context, and what the line leaves of y in units of its spread."""
+        inputs = (context - self.context_mean) / self.context_scale
+        return inputs, (y - self.y_mean - inputs @ self.slope) / self.y_scale
+
+    def _without_parents(self, rest: Tensor) -> Tensor:
+        return (rest - rest @ self.parent_slope) / self.rest_scale if self.triangular else rest
+
+    def _raw(self, inputs: Float[Tensor, "k n c"], rest: Float[Tensor, "k n d"]) -> Raw:
+        """The law's raw numbers for every coordinate; `rest` is read only by a triangular law."""
+        k, n, _ = inputs.shape
+        shared = self.shared.view(k, 1, self.size, self.law.shared)
+        if not self.triangular:
+            return Raw(self.net(inputs).view(k, n, self.size, self.law.width), shared)
+        both = torch.cat([inputs[:, None].expand(-1, self.size, -1, -1), rest[:, None] * self.parents[:, None]], -1)
+        return Raw(self.net(both.flatten(0, 1)).view(k, self.size, n, self.law.width).transpose(1, 2), shared)
 
 
 @dataclass(frozen=True)
@@ -104,7 +175,7 @@ class Likelihood:
 
 
 class LikelihoodLearner(Learner):
-    """Maximum likelihood with the best step chosen on held-out rows."""
+    """Maximum likelihood with the best step chosen on held-out rows, which nothing else is learned from."""
 
     context: Tensor
     y: Tensor
@@ -115,10 +186,10 @@ class LikelihoodLearner(Learner):
     ) -> None:
         super().__init__()
         self.law, self.how = law, how
-        shuffled = [_shuffle(table, seed) for table, seed in zip(tables, seeds, strict=True)]
-        padded = pad(shuffled)
-        law.standardise_to(padded, padded)
+        padded = pad([_shuffle(table, seed) for table, seed in zip(tables, seeds, strict=True)])
         self.kept = [int(count * (1 - how.held_out)) for count in padded.count.tolist()]
+        learned_from = Padded(padded.columns, torch.tensor(self.kept))
+        law.standardise_to(learned_from, learned_from)
         device = next(law.parameters()).device
         rows = torch.arange(padded.columns["y"].shape[1])
         held_out = (rows >= torch.tensor(self.kept)[:, None]) & (rows < padded.count[:, None])
@@ -136,12 +207,16 @@ class LikelihoodLearner(Learner):
         rows = draw["rows"][..., None]
         context = self.context.gather(1, rows.expand(-1, -1, self.context.shape[-1]))
         y = self.y.gather(1, rows.expand(-1, -1, self.y.shape[-1]))
-        loss = -self.law.log_prob(context, y).sum(-1).mean(-1)
+        loss = self.loss(context, y)
         self.optimizer.zero_grad(set_to_none=True)
         loss.sum().backward()
         clip_members(self.law.parameters(), self.how.clip)
         self.optimizer.step()
         return {"negative_log_likelihood": loss.detach()}
+
+    def loss(self, context: Float[Tensor, "k n c"], y: Float[Tensor, "k n d"]) -> Float[Tensor, " k"]:
+        """What every member minimises on a minibatch."""
+        return -self.law.log_prob(context, y).sum(-1).mean(-1)
 
     def optimizers(self) -> Sequence[Optimizer]:
         return (self.optimizer,)
@@ -156,6 +231,30 @@ class LikelihoodLearner(Learner):
         return (loss * self.held_out).sum(1) / self.held_out.sum(1)
 
 
+class SimplicityLearner(LikelihoodLearner):
+    """Maximum likelihood less a price on every raw number that varies with the context.
+
+        price = simplicity/√rows · Σ ε·log(1 + sd/ε),    sd over the minibatch, ε = `DEPARTURE`
+
+    A constant number is free. A small variation costs in proportion, so that noise is not worth fitting; a large one
+    costs little more, so that what the data insist on is not shrunk.
+    """
+
+    weight: Tensor
+
+    def __init__(
+        self, law: ConditionalLaw, tables: Sequence[dict[str, Tensor]], seeds: Sequence[int], how: Likelihood
+    ) -> None:
+        super().__init__(law, tables, seeds, how)
+        weight = law.simplicity / torch.tensor(self.kept).float().sqrt()
+        self.register_buffer("weight", weight.to(self.y.device), persistent=False)
+
+    def loss(self, context: Float[Tensor, "k n c"], y: Float[Tensor, "k n d"]) -> Float[Tensor, " k"]:
+        log_prob, raw = self.law.log_prob_and_raw(context, y)
+        departure = DEPARTURE * torch.log1p((raw.var(1) + 1e-6).sqrt() / DEPARTURE)
+        return -log_prob.sum(-1).mean(-1) + self.weight * departure.sum((-1, -2))
+
+
 def fit_law(
     law: ConditionalLaw,
     tables: Sequence[dict[str, Tensor]],
@@ -165,10 +264,23 @@ def fit_law(
     monitor: Monitor,
 ) -> Trained:
     """Fit member k of `law` on `tables[k]` (columns `context` and `y`) from `seeds[k]`."""
-    per_member = law.size if law.triangular else 1
-    initialise(law, [seed * 1000 + i if per_member > 1 else seed for seed in seeds for i in range(per_member)])
-    learner = LikelihoodLearner(law, tables, seeds, how)
+    networks = range(law.size) if law.triangular else range(1)
+    initialise(law, [derive(seed, i) if law.triangular else seed for seed in seeds for i in networks])
+    priced = isinstance(law, ConditionalLaw) and law.simplicity > 0
+    learner = (SimplicityLearner if priced else LikelihoodLearner)(law, tables, seeds, how)
     return train(learner, how.schedule, seeds, identity, monitor)
+
+
+def _regression(x: Float[Tensor, "k n c"], y: Float[Tensor, "k n d"]) -> Float[Tensor, "k c d"]:
+    """Ridge regression without intercept, in double precision."""
+    x, y = x.double(), y.double()
+    gram = x.mT @ x + RIDGE * torch.eye(x.shape[-1], dtype=x.dtype)
+    return torch.linalg.solve(gram, x.mT @ y).float()
+
+
+def _spread(rest: Float[Tensor, "k n d"], count: Float[Tensor, "k 1 1"]) -> Float[Tensor, "k 1 d"]:
+    """Root mean square over the rows that count, never quite zero."""
+    return (rest.square().sum(1, keepdim=True) / count).sqrt().clamp(min=SMALLEST)
 
 
 def _shuffle(table: dict[str, Tensor], seed: int) -> dict[str, Tensor]:

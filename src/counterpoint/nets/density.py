@@ -1,10 +1,12 @@
 """One-dimensional conditional laws that are strictly increasing in their noise: u ~ N(0,1), y = f(parameters, u).
 
-Each law turns `width` raw numbers from a network into a density, its abduction u = f⁻¹(y) and its prediction y = f(u).
+Each law turns raw numbers into a density, its abduction u = f⁻¹(y) and its prediction y = f(u). With raw numbers of zero
+it is (nearly) the standard normal law, so that a network whose last layer is zero starts from what standardised y.
 """
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -13,12 +15,26 @@ from zuko.transforms import MonotonicRQSTransform
 
 LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
 BOUND = 5.0
-"""The spline bends within ±5 standard deviations and is the identity outside."""
+"""A spline bends within ±5 standard deviations and is the identity outside."""
+STEEPEST = 0.9
+"""A bend's slopes lie between 1 − this and 1 + this."""
+
+
+class Raw(NamedTuple):
+    """The raw numbers of a law: `own` depend on the context, `shared` are the same in every context."""
+
+    own: Float[Tensor, "*n w"]
+    shared: Float[Tensor, "*n v"]
 
 
 def bounded_log_scale(raw: Tensor) -> Tensor:
     """A log standard deviation kept within e^±7, softly."""
     return 7 * torch.tanh(raw / 7)
+
+
+def log_normal(u: Tensor) -> Tensor:
+    """Log density of the standard normal law."""
+    return -0.5 * u.square() - LOG_ROOT_TWO_PI
 
 
 @dataclass(frozen=True)
@@ -29,14 +45,18 @@ class Gaussian:
     def width(self) -> int:
         return 2
 
-    def log_prob(self, parameters: Float[Tensor, "*n w"], y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        return -0.5 * self.abduct(parameters, y).square() - LOG_ROOT_TWO_PI - bounded_log_scale(parameters[..., 1])
+    @property
+    def shared(self) -> int:
+        return 0
 
-    def abduct(self, parameters: Float[Tensor, "*n w"], y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        return (y - parameters[..., 0]) * torch.exp(-bounded_log_scale(parameters[..., 1]))
+    def log_prob(self, raw: Raw, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        return log_normal(self.abduct(raw, y)) - bounded_log_scale(raw.own[..., 1])
 
-    def predict(self, parameters: Float[Tensor, "*n w"], u: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        return parameters[..., 0] + u * torch.exp(bounded_log_scale(parameters[..., 1]))
+    def abduct(self, raw: Raw, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        return (y - raw.own[..., 0]) * torch.exp(-bounded_log_scale(raw.own[..., 1]))
+
+    def predict(self, raw: Raw, u: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        return raw.own[..., 0] + u * torch.exp(bounded_log_scale(raw.own[..., 1]))
 
 
 @dataclass(frozen=True)
@@ -50,21 +70,70 @@ class Spline:
     def width(self) -> int:
         return 2 + 3 * self.bins - 1
 
-    def _bend(self, parameters: Tensor) -> MonotonicRQSTransform:
-        bins = self.bins
-        widths, heights, slopes = parameters[..., 2:].split([bins, bins, bins - 1], dim=-1)
-        return MonotonicRQSTransform(widths, heights, slopes, bound=BOUND, slope=1e-3)
+    @property
+    def shared(self) -> int:
+        return 0
 
-    def log_prob(self, parameters: Float[Tensor, "*n w"], y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        straight = Gaussian().abduct(parameters, y)
-        u, log_slope = self._bend(parameters).call_and_ladj(straight)
-        return -0.5 * u.square() - LOG_ROOT_TWO_PI + log_slope - bounded_log_scale(parameters[..., 1])
+    def log_prob(self, raw: Raw, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        u, log_slope = _spline(raw.own[..., 2:], self.bins).call_and_ladj(Gaussian().abduct(raw, y))
+        return log_normal(u) + log_slope - bounded_log_scale(raw.own[..., 1])
 
-    def abduct(self, parameters: Float[Tensor, "*n w"], y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        return self._bend(parameters)(Gaussian().abduct(parameters, y))
+    def abduct(self, raw: Raw, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        return _spline(raw.own[..., 2:], self.bins)(Gaussian().abduct(raw, y))
 
-    def predict(self, parameters: Float[Tensor, "*n w"], u: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        return Gaussian().predict(parameters, self._bend(parameters).inv(u))
+    def predict(self, raw: Raw, u: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        return Gaussian().predict(raw, _spline(raw.own[..., 2:], self.bins).inv(u))
+
+
+@dataclass(frozen=True)
+class Bent:
+    """y = μ + σ·b₁(b₂(…(base(u)))): a shape that all contexts share, bent a little by each.
+
+    `base` is a spline whose raw numbers do not depend on the context: it learns from every row what kind of noise there
+    is (two modes, heavy tails). A bend at t has one number s of the context, |s| < 1,
+
+        b(z) = z + s·(√(1 + (z − t)²) − 1),    slope 1 + s·(z − t)/√(1 + (z − t)²),
+
+    so that it flattens one side and steepens the other; several bends turn skew and tails. Both directions are closed
+    forms, and beyond the outermost bends the law continues as a line.
+    """
+
+    knots: tuple[float, ...] = (-2.0, -1.0, 0.0, 1.0, 2.0)
+    """Where the bends are, in standard deviations."""
+    bins: int = 8
+    """Pieces of the shared spline."""
+
+    @property
+    def width(self) -> int:
+        return 2 + len(self.knots)
+
+    @property
+    def shared(self) -> int:
+        return 3 * self.bins - 1
+
+    def log_prob(self, raw: Raw, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        z, log_slope = Gaussian().abduct(raw, y), -bounded_log_scale(raw.own[..., 1])
+        for knot, s in reversed(self._bends(raw)):
+            x = _unbend(z - knot, s)
+            z, log_slope = x + knot, log_slope - torch.log1p(s * x * torch.rsqrt(1 + x.square()))
+        u, log_base_slope = _spline(raw.shared, self.bins).call_and_ladj(z)
+        return log_normal(u) + log_slope + log_base_slope
+
+    def abduct(self, raw: Raw, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        z = Gaussian().abduct(raw, y)
+        for knot, s in reversed(self._bends(raw)):
+            z = _unbend(z - knot, s) + knot
+        return _spline(raw.shared, self.bins)(z)
+
+    def predict(self, raw: Raw, u: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        z = _spline(raw.shared, self.bins).inv(u)
+        for knot, s in self._bends(raw):
+            z = z + s * (torch.sqrt(1 + (z - knot).square()) - 1)
+        return Gaussian().predict(raw, z)
+
+    def _bends(self, raw: Raw) -> list[tuple[float, Tensor]]:
+        strengths = STEEPEST * torch.tanh(raw.own[..., 2:])
+        return list(zip(self.knots, strengths.unbind(-1), strict=True))
 
 
 @dataclass(frozen=True)
@@ -78,35 +147,57 @@ class Mixture:
     def width(self) -> int:
         return 3 * self.components
 
-    def _parts(self, parameters: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        logits, means, scales = parameters.split(self.components, dim=-1)
-        return logits.log_softmax(-1), means, bounded_log_scale(scales)
+    @property
+    def shared(self) -> int:
+        return 0
 
-    def log_prob(self, parameters: Float[Tensor, "*n w"], y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        weights, means, scales = self._parts(parameters)
+    def _parts(self, raw: Raw) -> tuple[Tensor, Tensor, Tensor]:
+        """Log weights, means and log standard deviations; the means start apart, for alike they would stay alike."""
+        logits, means, scales = raw.own.split(self.components, dim=-1)
+        apart = torch.linspace(-1.5, 1.5, self.components).to(means) if self.components > 1 else 0.0
+        return logits.log_softmax(-1), means + apart, bounded_log_scale(scales)
+
+    def log_prob(self, raw: Raw, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        weights, means, scales = self._parts(raw)
         standard = (y[..., None] - means) * torch.exp(-scales)
-        return torch.logsumexp(weights - 0.5 * standard.square() - LOG_ROOT_TWO_PI - scales, -1)
+        return torch.logsumexp(weights + log_normal(standard) - scales, -1)
 
-    def abduct(self, parameters: Float[Tensor, "*n w"], y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    def abduct(self, raw: Raw, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         """u = Φ⁻¹(F(y)), computed from the smaller tail so that far values keep their digits."""
-        weights, means, scales = self._parts(parameters)
-        standard = (y[..., None] - means) * torch.exp(-scales)
-        below = torch.logsumexp(weights + torch.special.log_ndtr(standard), -1)
-        above = torch.logsumexp(weights + torch.special.log_ndtr(-standard), -1)
-        upper = below > above
-        tail = _normal_quantile_of_log(torch.where(upper, above, below))
-        return torch.where(upper, -tail, tail)
+        return _mixture_noise(self._parts(raw), y)
 
-    def predict(self, parameters: Float[Tensor, "*n w"], u: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    def predict(self, raw: Raw, u: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         """The quantile by bisection between the components' own quantiles, which always bracket it."""
-        _, means, scales = self._parts(parameters)
-        quantiles = means + u[..., None] * torch.exp(scales)
+        parts = self._parts(raw)
+        quantiles = parts[1] + u[..., None] * torch.exp(parts[2])
         low, high = quantiles.amin(-1), quantiles.amax(-1)
         for _ in range(40):
             middle = (low + high) / 2
-            too_low = self.abduct(parameters, middle) < u
+            too_low = _mixture_noise(parts, middle) < u
             low, high = torch.where(too_low, middle, low), torch.where(too_low, high, middle)
         return (low + high) / 2
+
+
+def _spline(raw: Float[Tensor, "*n w"], bins: int) -> MonotonicRQSTransform:
+    widths, heights, slopes = raw.split([bins, bins, bins - 1], dim=-1)
+    return MonotonicRQSTransform(widths, heights, slopes, bound=BOUND, slope=1e-3)
+
+
+def _unbend(y: Tensor, s: Tensor) -> Tensor:
+    """The x with x + s(√(1 + x²) − 1) = y: a quadratic equation whose other root belongs to −√."""
+    y = y + s
+    rest = 1 - s.square()
+    return (y - s * torch.sqrt(y.square() + rest)) / rest
+
+
+def _mixture_noise(parts: tuple[Tensor, Tensor, Tensor], y: Tensor) -> Tensor:
+    weights, means, scales = parts
+    standard = (y[..., None] - means) * torch.exp(-scales)
+    below = torch.logsumexp(weights + torch.special.log_ndtr(standard), -1)
+    above = torch.logsumexp(weights + torch.special.log_ndtr(-standard), -1)
+    upper = below > above
+    tail = _normal_quantile_of_log(torch.where(upper, above, below))
+    return torch.where(upper, -tail, tail)
 
 
 def _normal_quantile_of_log(log_probability: Tensor) -> Tensor:
@@ -117,9 +208,8 @@ def _normal_quantile_of_log(log_probability: Tensor) -> Tensor:
     u = torch.where(x > -60.0, near, far)
     for _ in range(3):
         log_cdf = torch.special.log_ndtr(u)
-        log_density = -0.5 * u.square() - LOG_ROOT_TWO_PI
-        u = u - (log_cdf - x) * torch.exp(log_cdf - log_density)
+        u = u - (log_cdf - x) * torch.exp(log_cdf - log_normal(u))
     return u
 
 
-Law = Gaussian | Spline | Mixture
+Law = Gaussian | Spline | Bent | Mixture

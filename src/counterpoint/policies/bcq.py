@@ -20,13 +20,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from counterpoint.artifacts import device_of, recipe_hash
-from counterpoint.data.jobs import Job
+from counterpoint.data.jobs import Job, Origin
 from counterpoint.data.spaces import Discrete
 from counterpoint.errors import CounterpointError
 from counterpoint.nets.dueling import DuelingQ
 from counterpoint.nets.stacked import StackedMLP, initialise, members_of
 from counterpoint.nets.training import Monitor, clip_members, train
-from counterpoint.policies.base import Learned, Origin, PolicyLearner, discrete
+from counterpoint.policies.base import Learned, PolicyLearner, discrete
 from counterpoint.policies.d3qn import D3QN, Judge, QLearner, table
 from counterpoint.policies.qnetwork import QPolicy
 from counterpoint.tasks.base import Task

@@ -14,7 +14,6 @@ read from a tape where the state's digits say: the same draws for all states wou
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any, Literal, Protocol, final
 
 import torch
@@ -22,15 +21,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from counterpoint.artifacts import device_of, recipe_hash
-from counterpoint.data.jobs import Job
+from counterpoint.data.jobs import Job, Origin
 from counterpoint.data.spaces import Discrete
-from counterpoint.dynamics.base import change_table
+from counterpoint.dynamics.base import HeadNetwork, change_table
+from counterpoint.dynamics.gaussian import DiagonalGaussian
 from counterpoint.errors import CounterpointError
-from counterpoint.nets.conditional import ConditionalLaw, Likelihood, LikelihoodLearner
-from counterpoint.nets.density import Gaussian
+from counterpoint.nets.conditional import Likelihood, LikelihoodLearner
+from counterpoint.nets.density import bounded_log_scale
 from counterpoint.nets.stacked import initialise, members_of
 from counterpoint.nets.training import Monitor, train
-from counterpoint.policies.base import Actor, Learned, Origin, Policy, PolicyLearner, discrete
+from counterpoint.policies.base import Actor, Learned, Policy, PolicyLearner, discrete
 from counterpoint.seeding import derive, generator
 from counterpoint.tasks.base import KnownSCM, Task
 
@@ -38,7 +38,7 @@ Propagation = Literal["TSinf", "TS1"]
 
 
 TAPE = 2**16
-"""Draws on a tape, after which it starts over."""
+"""Draws on a tape, which then starts over."""
 
 
 class Simulator(Protocol):
@@ -87,7 +87,7 @@ class Planner:
         search: Float[Tensor, " tape"],
         luck: Float[Tensor, "tape u"],
     ) -> Float[Tensor, "k n a"]:
-        """The first action of the best plan found for every state."""
+        """The first action of the plan found for every state."""
         actions, particles, place = discrete(task), simulator.count // len(state), places(state)
         low, high = (state.new_tensor(bound) for bound in (actions.low, actions.high))
         shape = (*state.shape[:2], 1, self.horizon, actions.width)
@@ -117,12 +117,11 @@ class Planner:
             return x.expand(k, particles, n, c, -1).reshape(k * particles, n * c, -1)
 
         here = by_world(state[:, None, :, None])
-        total = torch.zeros(here.shape[:2], device=here.device)
-        alive = torch.ones_like(total)
+        total, alive = here.new_zeros(here.shape[:2]), here.new_ones(here.shape[:2])
         for t in range(self.horizon):
             action = by_world(sequences[:, None, :, :, t])
-            after = simulator.step(here, action, by_world(luck[:, :, t].transpose(1, 2)[:, :, :, None]))
-            after = torch.where(alive[..., None] > 0, after, here)
+            noise = by_world(luck[:, :, t].transpose(1, 2)[:, :, :, None])
+            after = torch.where(alive[..., None] > 0, simulator.step(here, action, noise), here)
             total += alive * task.reward(here, action, after)
             alive = alive * (~task.terminated(after)).float()
             here = after
@@ -140,7 +139,8 @@ def places(state: Float[Tensor, "*n s"]) -> Int[Tensor, "*n"]:
 
 def read(tape: Tensor, place: Int[Tensor, "k n"], turn: int, shape: tuple[int, ...]) -> Tensor:
     """The stretch of the tape that belongs to each place's turn, as [k, n, *shape] and what the tape holds."""
-    stretch = torch.arange(prod(shape), device=tape.device).view(shape) + turn * prod(shape)
+    count = torch.Size(shape).numel()
+    stretch = torch.arange(turn * count, (turn + 1) * count, device=tape.device).view(shape)
     return tape[(place.view(*place.shape, *[1] * len(shape)) + stretch) % TAPE]
 
 
@@ -163,7 +163,7 @@ class TrueWorlds:
 class Particles:
     """The ensembles of K fitted models, each with the same number of particles."""
 
-    def __init__(self, law: ConditionalLaw, models: int, particles: int, propagation: Propagation) -> None:
+    def __init__(self, law: HeadNetwork, models: int, particles: int, propagation: Propagation) -> None:
         self.law, self.models, self.particles, self.propagation = law, models, particles, propagation
         self.count = models * particles
 
@@ -182,8 +182,10 @@ class Particles:
 
     def _change(self, context: Float[Tensor, "w n c"], luck: Float[Tensor, "w n s"]) -> Float[Tensor, "w n s"]:
         """s' − s. Neighbouring particles share a member."""
-        by_member = (x.reshape(self.law.members, -1, x.shape[-1]) for x in (context, luck))
-        return self.law.predict(*by_member).view(luck.shape)
+        context, noise = (x.reshape(self.law.members, -1, x.shape[-1]) for x in (context, luck))
+        mean, log_scale = self.law.raw(context).chunk(2, -1)
+        change = mean + bounded_log_scale(log_scale).exp() * noise
+        return (change * self.law.y_scale + self.law.y_mean).view(luck.shape)
 
 
 def _deal(rows: Float[Tensor, "w n c"], order: Int[Tensor, "k p n 1"]) -> Float[Tensor, "w n c"]:
@@ -194,7 +196,7 @@ def _deal(rows: Float[Tensor, "w n c"], order: Int[Tensor, "k p n 1"]) -> Float[
 
 @dataclass(frozen=True)
 class TaskOrigin(Origin):
-    """Where a policy came from, and the task whose reward and end it plans with."""
+    """Where a policy came from, and the task it plans for."""
 
     task: Any
 
@@ -210,7 +212,7 @@ class PETS(PolicyLearner):
     propagation: Propagation = "TSinf"
     """TSinf keeps a particle's member for the whole plan, TS1 deals them anew at every step."""
     hidden: tuple[int, ...] = (64, 64)
-    """Widths of a member; the paper's are (500, 500, 500), and planning costs in proportion to their squares."""
+    """Widths of a member; the paper's are (500, 500, 500), and planning costs grow with their squares."""
     likelihood: Likelihood = Likelihood()
     """How the model is fitted."""
     planner: Planner = Planner()
@@ -232,15 +234,14 @@ class PETS(PolicyLearner):
         learner = BootstrapLearner(law, tables, seeds, self.likelihood)
         identity = recipe_hash(self, [(job.data.fingerprint, job.seed) for job in jobs])
         trained = train(learner, self.likelihood.schedule, seeds, identity, monitor.stage("model"))
-        selected = law.state_dict()
         return [
-            Learned(self._policy(selected, i, jobs, task), self._policy(trained.last, i, jobs, task))
+            Learned(self._policy(law.state_dict(), i, jobs, task), self._policy(trained.last, i, jobs, task))
             for i in range(len(jobs))
         ]
 
-    def law(self, state: int, context: int, members: int) -> ConditionalLaw:
+    def law(self, state: int, context: int, members: int) -> HeadNetwork:
         """An unfitted model of the right shape."""
-        return ConditionalLaw(members, context, state, Gaussian(), self.hidden)
+        return HeadNetwork(members, context, state, DiagonalGaussian(), self.hidden, batch_norm=False)
 
     def rebuild(self, header: Any, weights: dict[str, Tensor], actions: Discrete, origin: Any) -> "PETSPolicy":
         """The policy back from its artifact; its task is in its origin."""
@@ -260,9 +261,9 @@ class BootstrapLearner(LikelihoodLearner):
     """Maximum likelihood where each member sees its own draw, with replacement, of the rows that are not held out."""
 
     def __init__(
-        self, law: ConditionalLaw, tables: Sequence[dict[str, Tensor]], seeds: Sequence[int], how: Likelihood
+        self, law: HeadNetwork, tables: Sequence[dict[str, Tensor]], seeds: Sequence[int], how: Likelihood
     ) -> None:
-        super().__init__(law, tables, seeds, how)
+        super().__init__(law, tables, seeds, how)  # pyright: ignore[reportArgumentType]
         self.bootstrap = [
             torch.randint(kept, (kept,), generator=generator(seed, "bootstrap"))
             for kept, seed in zip(self.kept, seeds, strict=True)
@@ -276,7 +277,7 @@ class BootstrapLearner(LikelihoodLearner):
 class PETSPolicy(Policy):
     """Plans at every step with its own ensemble."""
 
-    def __init__(self, recipe: PETS, law: ConditionalLaw, state_names: tuple[str, ...], origin: TaskOrigin) -> None:
+    def __init__(self, recipe: PETS, law: HeadNetwork, state_names: tuple[str, ...], origin: TaskOrigin) -> None:
         super().__init__()
         self.recipe, self.law, self.actions = recipe, law.eval(), discrete(origin.task)
         self.state_names, self.origin, self.task = state_names, origin, origin.task
@@ -294,6 +295,5 @@ class PETSPolicy(Policy):
         recipe, size, states = first.recipe, first.law.size, [policy.law.state_dict() for policy in policies]
         law = recipe.law(size, size + first.actions.width, recipe.ensemble * len(policies))
         law.load_state_dict({name: torch.cat([s[name] for s in states]) for name in states[0]})
-        device = next(first.parameters()).device
-        worlds = Particles(law.to(device).eval(), len(policies), recipe.particles, recipe.propagation)
-        return recipe.planner.actor(worlds, first.task, device)
+        worlds = Particles(law.to(first.law.y_mean.device).eval(), len(policies), recipe.particles, recipe.propagation)
+        return recipe.planner.actor(worlds, first.task, first.law.y_mean.device)

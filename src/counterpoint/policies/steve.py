@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from counterpoint.artifacts import device_of, recipe_hash
-from counterpoint.data.jobs import Job
+from counterpoint.data.jobs import Job, Origin
 from counterpoint.data.spaces import Discrete
 from counterpoint.dynamics.base import DynamicsModel, HeadNetwork, fit_network
 from counterpoint.dynamics.deterministic import Deterministic, Point
@@ -28,7 +28,7 @@ from counterpoint.errors import CounterpointError
 from counterpoint.nets.dueling import DuelingQ
 from counterpoint.nets.stacked import initialise, members_of
 from counterpoint.nets.training import Monitor, train
-from counterpoint.policies.base import Learned, Origin, PolicyLearner, discrete
+from counterpoint.policies.base import Learned, PolicyLearner, discrete
 from counterpoint.policies.d3qn import D3QN, Judge, QLearner, table
 from counterpoint.policies.qnetwork import QPolicy, greedy
 from counterpoint.seeding import derive

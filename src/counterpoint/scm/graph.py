@@ -11,7 +11,7 @@ from counterpoint.artifacts import device_of, recipe_hash
 from counterpoint.nets.conditional import ConditionalLaw, Parents, fit_law
 from counterpoint.nets.stacked import members_of
 from counterpoint.nets.training import Monitor
-from counterpoint.scm.density import DensitySCM
+from counterpoint.scm.density import DensitySCM, interquartile_mean
 from counterpoint.seeding import derive
 
 
@@ -29,8 +29,8 @@ class GraphSCM:
 
     @torch.no_grad()
     def predict(self, noise: Float[Tensor, "m n x"], held: dict[int, float] | None = None) -> Float[Tensor, "n x"]:
-        """The members' mean of the variables under this noise, those in `held` fixed at their value."""
-        return self.law.predict(noise[..., :0], noise, held).mean(0)
+        """What the members make of this noise, combined; the variables in `held` are fixed at their value."""
+        return interquartile_mean(self.law.predict(noise[..., :0], noise, held))
 
     def counterfactual(self, x: Float[Tensor, "n x"], variable: int, value: float) -> Float[Tensor, "n x"]:
         """What the same rows would have been under do(x_variable = value)."""
@@ -55,12 +55,12 @@ def fit_graph(
     """Fit one SCM a table, all in one loop, with the law, ensemble and training of `recipe`."""
     size, ensemble, on = tables[0].shape[1], recipe.ensemble, device_of(device)
     members = [derive(seed, "member", m) for seed in seeds for m in range(ensemble)]
-    stack = ConditionalLaw(len(members), 0, size, recipe.law, recipe.hidden, parents).to(on)
+    stack = ConditionalLaw(len(members), 0, size, recipe.law, recipe.hidden, parents, recipe.simplicity).to(on)
     columns = [{"context": x[:, :0], "y": x} for x in tables for _ in range(ensemble)]
     fit_law(stack, columns, members, recipe.likelihood, recipe_hash(recipe, parents, list(seeds)), monitor)
     models = []
     for i in range(len(tables)):
-        law = ConditionalLaw(ensemble, 0, size, recipe.law, recipe.hidden, parents)
+        law = ConditionalLaw(ensemble, 0, size, recipe.law, recipe.hidden, parents, recipe.simplicity)
         law.load_state_dict(members_of(stack.state_dict(), len(tables), i, 1))
         models.append(GraphSCM(law.to(on).eval()))
     return models
