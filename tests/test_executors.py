@@ -11,7 +11,7 @@ import pytest
 
 from counterpoint.data.jobs import Job
 from counterpoint.errors import CounterpointError
-from counterpoint.experiments.executors import Executor, Failure, InProcess, Joblib, Ray, Report, silent
+from counterpoint.experiments.executors import Auto, Executor, Failure, InProcess, Joblib, Ray, Report, silent
 from counterpoint.experiments.runner import run
 from counterpoint.nets.training import Monitor
 from counterpoint.policies.base import Learned, PolicyLearner
@@ -77,8 +77,10 @@ def test_joblib_gives_the_same_rows_and_survives_dying_workers(tmp_path: Path):
     check_deaths(tmp_path, Joblib(2))
 
 
-def test_joblib_reports_exceptions_without_retrying():
+def test_joblib_reports_exceptions_without_retrying(monkeypatch: pytest.MonkeyPatch):
     check_exceptions(Joblib(1))
+    monkeypatch.setattr("joblib.cpu_count", lambda: 1)
+    check_exceptions(Auto())
     with pytest.raises(CounterpointError, match="0 processes"):
         list(Joblib(0).run(square, [1], silent))
 

@@ -116,6 +116,7 @@ def test_a_restart_fits_what_is_missing_and_nothing_else(tmp_path: Path):
     assert note.read_text() == "2\n2\n2\n", "a damaged cell is missing, and its whole pack is fitted again"
     assert without_seconds(again.rows) == without_seconds(first.rows)
     assert not list((tmp_path / "tiny" / "checkpoints").iterdir())
+    assert len(list((tmp_path / "tiny" / "logs").iterdir())) == 2, "the log of a seed serves every size and method"
 
 
 def test_files_of_a_run(tmp_path: Path):

@@ -6,18 +6,18 @@ from typing import Any
 from counterpoint import artifacts
 from counterpoint.data.jobs import Origin
 from counterpoint.data.spaces import Box, Discrete
-from counterpoint.dynamics.base import DynamicsModel
 from counterpoint.dynamics.deterministic import Deterministic
 from counterpoint.dynamics.gaussian import GaussianDynamics
 from counterpoint.dynamics.mixture import MixtureDynamics
-from counterpoint.dynamics.outcome import LearnedTask, Outcome
+from counterpoint.dynamics.outcome import Outcome
 from counterpoint.errors import CounterpointError
 from counterpoint.nets.conditional import Likelihood
 from counterpoint.nets.density import Bent, Gaussian, Mixture, Spline
 from counterpoint.nets.training import Schedule
-from counterpoint.policies.base import Policy
+from counterpoint.policies.bcq import BCQ
 from counterpoint.policies.d3qn import D3QN
-from counterpoint.scm.base import StructuralCausalModel
+from counterpoint.policies.pets import PETS, Planner, TaskOrigin
+from counterpoint.policies.steve import MVE, STEVE
 from counterpoint.scm.bicogan import BiCoGAN, ConditionalBiCoGAN
 from counterpoint.scm.bicogan_networks import Adversarial
 from counterpoint.scm.density import DensitySCM
@@ -28,11 +28,10 @@ CLASSES: dict[str, type] = {
     cls.__name__: cls
     for cls in (
         Box, Discrete, Origin, Schedule, Likelihood, Adversarial, Gaussian, Spline, Bent, Mixture, DensitySCM, BiCoGAN,
-        ConditionalBiCoGAN, Mixed, Deterministic, GaussianDynamics, MixtureDynamics, Outcome, D3QN, CartPole,
+        ConditionalBiCoGAN, Mixed, Deterministic, GaussianDynamics, MixtureDynamics, Outcome, D3QN, BCQ, PETS, Planner,
+        TaskOrigin, STEVE, MVE, CartPole,
     )
 }  # fmt: skip
-
-Fitted = StructuralCausalModel | DynamicsModel | LearnedTask | Policy
 
 
 def load(folder: Path | str) -> Any:

@@ -15,7 +15,7 @@ from counterpoint.artifacts import device_of
 from counterpoint.commands.console import CONSOLE, say, show
 from counterpoint.errors import CounterpointError
 from counterpoint.experiments.ablations import ablation_comparisons, ablations, quick_ablations
-from counterpoint.experiments.executors import InProcess, Joblib, Ray, Report
+from counterpoint.experiments.executors import Auto, InProcess, Joblib, Ray, Report
 from counterpoint.experiments.grid import Grid
 from counterpoint.experiments.runner import Ran, run
 from counterpoint.experiments.sd import quick_sd, sd, sd_comparisons
@@ -23,7 +23,8 @@ from counterpoint.experiments.summary import levels, write_summary
 
 Experiment = Literal["sd", "sd-nonrandom", "ablations"]
 Executors = (
-    Annotated[InProcess, tyro.conf.subcommand("in-process", description="all in this process; the default")]
+    Annotated[Auto, tyro.conf.subcommand("auto", description="a process for every core, or all here with a GPU")]
+    | Annotated[InProcess, tyro.conf.subcommand("in-process", description="all in this process")]
     | Annotated[Joblib, tyro.conf.subcommand("joblib", description="processes on this machine")]
     | Annotated[Ray, tyro.conf.subcommand("ray", description="a Ray cluster")]
 )
@@ -49,8 +50,8 @@ class Reproduce:
     """cpu, cuda or auto."""
     pack_size: int | None = None
     """Cells learned in one stack; all of a method on a GPU, those of one size on a CPU. Part of what fixes the rows."""
-    executor: tyro.conf.OmitArgPrefixes[Executors] = InProcess()
-    """Where the work is done."""
+    executor: tyro.conf.OmitArgPrefixes[Executors] = Auto()
+    """Where the work is done; the rows do not depend on it."""
 
     def execute(self) -> None:
         grid = self.grid()

@@ -107,6 +107,20 @@ class Ray(Executor):
                 yield pending.pop(ended), _outcome(ray, ended)
 
 
+@dataclass(frozen=True)
+class Auto(Executor):
+    """In this process where there is a GPU, which works best alone; else a process for every core."""
+
+    def run(
+        self, work: Callable[[Item, Report], Result], items: Sequence[Item], report: Report
+    ) -> Iterator[tuple[int, Result | Failure]]:
+        from joblib import cpu_count
+
+        workers = min(cpu_count(), len(items))
+        chosen = InProcess() if torch.cuda.is_available() or workers < 2 else Joblib(workers)
+        yield from chosen.run(work, items, report)
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
     """One torch thread inside the block: threads that fight for a core are slow, and their number changes the sums."""

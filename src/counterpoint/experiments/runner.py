@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from counterpoint.artifacts import device_of, encode, write_atomically
+from counterpoint.artifacts import device_of, encode, read_tensors, recipe_hash, write_atomically, write_tensors
 from counterpoint.data.jobs import Job
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError
@@ -29,6 +29,9 @@ from counterpoint.tasks.cartpole import CartPole
 from counterpoint.tasks.simulate import trial_subset
 
 COLUMNS = ("method", "behaviour", "trials", "seed", "return_selected", "return_last", "seconds")
+LOGGED = ("state", "action", "reward", "next_state", "terminated", "truncated", "subject", "episode", "step")
+Source = tuple[CartPole, Behaviour, Protocol]
+"""What a seed's log depends on beside the seed."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ def run(
     report("cells", done, total)
     work = partial(fit_pack, checkpoints=folder / "checkpoints", device=device, save_seconds=save_seconds)
     failed: list[FailedCell] = []
-    for index, outcome in executor.run(work, _orders(left), report):
+    for index, outcome in executor.run(work, _orders(left, folder / "logs"), report):
         pack = left[index]
         if isinstance(outcome, Failure):
             failed += [FailedCell(cell, outcome) for cell in pack.cells]
@@ -132,17 +135,33 @@ def _returns(policies: Sequence[Policy], task: CartPole, protocol: Protocol) -> 
     return evaluate_many(policies, task.at_evaluation(), trials, seed, task.horizon).tolist()
 
 
-def _orders(packs: Sequence[Pack]) -> list[Order]:
-    """Every pack with its logs, each log made once."""
-    wanted: dict[tuple[CartPole, Behaviour, Protocol], set[int]] = {}
+def _orders(packs: Sequence[Pack], folder: Path) -> list[Order]:
+    """Every pack with its logs, each log made once and kept for a restart."""
+    wanted: dict[Source, set[int]] = {}
     for cell in (cell for pack in packs for cell in pack.cells):
         wanted.setdefault(_source(cell), set()).add(cell.seed)
-    with one_thread():
-        made = {source: logs(source[0], source[1], sorted(seeds), source[2]) for source, seeds in wanted.items()}
+    made = {source: _kept_logs(source, sorted(seeds), folder) for source, seeds in wanted.items()}
     return [Order(pack, {cell.seed: made[_source(cell)][cell.seed] for cell in pack.cells}) for pack in packs]
 
 
-def _source(cell: Cell) -> tuple[CartPole, Behaviour, Protocol]:
+def _kept_logs(source: Source, seeds: Sequence[int], folder: Path) -> dict[int, Transitions]:
+    """The logs of some seeds, from the folder where it has them."""
+    task, behaviour, protocol = source
+    paths = {seed: folder / f"{recipe_hash(task, behaviour, protocol, seed)}.safetensors" for seed in seeds}
+    missing = [seed for seed, path in paths.items() if not path.exists()]
+    with one_thread():
+        made = logs(task, behaviour, missing, protocol)
+    for seed, table in made.items():
+        write_tensors(paths[seed], {name: getattr(table, name) for name in LOGGED}, {})
+    return {seed: made.get(seed) or _read_log(path, task) for seed, path in paths.items()}
+
+
+def _read_log(path: Path, task: CartPole) -> Transitions:
+    columns: dict[str, Any] = {**read_tensors(path)[0]}
+    return Transitions.logged(**columns, actions=task.actions, state_names=task.state_names)
+
+
+def _source(cell: Cell) -> Source:
     return cell.arm.task, cell.behaviour, cell.protocol
 
 

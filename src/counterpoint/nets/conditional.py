@@ -1,6 +1,6 @@
 """Conditional laws of a vector: p(y | context), coordinate by coordinate or triangular, fitted by maximum likelihood.
 
-Diagonal: y_i = f_i(context, u_i). Triangular, with the parents of every coordinate given: y_i = f_i(context, y_parents, u_i).
+Diagonal: y_i = f_i(context, u_i). Triangular, every coordinate's parents given: y_i = f_i(context, y_parents, u_i).
 Both start as linear regression with normal noise, and every departure from it has to pay for itself.
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -278,7 +278,7 @@ def _regression(x: Float[Tensor, "k n c"], y: Float[Tensor, "k n d"]) -> Float[T
     return torch.linalg.solve(gram, x.mT @ y).float()
 
 
-def _spread(rest: Float[Tensor, "k n d"], count: Float[Tensor, "k 1 1"]) -> Float[Tensor, "k 1 d"]:
+def _spread(rest: Float[Tensor, "k n d"], count: Int[Tensor, "k 1 1"]) -> Float[Tensor, "k 1 d"]:
     """Root mean square over the rows that count, never quite zero."""
     return (rest.square().sum(1, keepdim=True) / count).sqrt().clamp(min=SMALLEST)
 

@@ -1,16 +1,17 @@
 """One-dimensional conditional laws that are strictly increasing in their noise: u ~ N(0,1), y = f(parameters, u).
 
-Each law turns raw numbers into a density, its abduction u = f⁻¹(y) and its prediction y = f(u). With raw numbers of zero
-it is (nearly) the standard normal law, so that a network whose last layer is zero starts from what standardised y.
+Each law turns raw numbers into a density, its abduction u = f⁻¹(y) and its prediction y = f(u). Where the raw numbers
+are zero it is (nearly) the standard normal law: a network whose last layer is zero starts from what standardised y.
 """
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.distributions import Transform
 from zuko.transforms import MonotonicRQSTransform
 
 LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
@@ -61,7 +62,7 @@ class Gaussian:
 
 @dataclass(frozen=True)
 class Spline:
-    """y = μ + σ·spline⁻¹(u): location-scale with a rational-quadratic spline that bends the noise (Durkan et al. 2019)."""
+    """y = μ + σ·spline⁻¹(u): location-scale, its noise bent by a rational-quadratic spline (Durkan et al. 2019)."""
 
     bins: int = 8
     """Pieces of the spline."""
@@ -79,10 +80,10 @@ class Spline:
         return log_normal(u) + log_slope - bounded_log_scale(raw.own[..., 1])
 
     def abduct(self, raw: Raw, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        return _spline(raw.own[..., 2:], self.bins)(Gaussian().abduct(raw, y))
+        return _through(_spline(raw.own[..., 2:], self.bins), Gaussian().abduct(raw, y))
 
     def predict(self, raw: Raw, u: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        return Gaussian().predict(raw, _spline(raw.own[..., 2:], self.bins).inv(u))
+        return Gaussian().predict(raw, _through(_spline(raw.own[..., 2:], self.bins).inv, u))
 
 
 @dataclass(frozen=True)
@@ -123,10 +124,10 @@ class Bent:
         z = Gaussian().abduct(raw, y)
         for knot, s in reversed(self._bends(raw)):
             z = _unbend(z - knot, s) + knot
-        return _spline(raw.shared, self.bins)(z)
+        return _through(_spline(raw.shared, self.bins), z)
 
     def predict(self, raw: Raw, u: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        z = _spline(raw.shared, self.bins).inv(u)
+        z = _through(_spline(raw.shared, self.bins).inv, u)
         for knot, s in self._bends(raw):
             z = z + s * (torch.sqrt(1 + (z - knot).square()) - 1)
         return Gaussian().predict(raw, z)
@@ -181,6 +182,11 @@ class Mixture:
 def _spline(raw: Float[Tensor, "*n w"], bins: int) -> MonotonicRQSTransform:
     widths, heights, slopes = raw.split([bins, bins, bins - 1], dim=-1)
     return MonotonicRQSTransform(widths, heights, slopes, bound=BOUND, slope=1e-3)
+
+
+def _through(transform: Transform, x: Tensor) -> Tensor:
+    """`transform(x)`, whose type torch does not tell."""
+    return cast(Tensor, transform(x))
 
 
 def _unbend(y: Tensor, s: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """SCMs whose noise can be read off exactly, because p(s' | s, a) is fitted as a law that increases in its noise.
 
 s'_i = s_i + f_i(s, a, θ, u_i): location-scale (f = μ + σ·u), location-scale with a bent noise, or a mixture whose
-quantile function is f (Theorem 1 made literal). With an order of the state's columns given, f_i also sees the changes of
-the columns before i (triangular).
+quantile function is f (Theorem 1 made literal). With an order of the state's columns given, f_i also sees the changes
+of the columns before i (triangular).
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,6 @@ from counterpoint.nets.stacked import members_of
 from counterpoint.nets.training import Monitor, Schedule
 from counterpoint.scm.base import Mechanism, SCMRecipe, StructuralCausalModel
 from counterpoint.seeding import derive
-
 
 BLOCK = 2**17
 """Numbers in a table that a processor's cache holds: work in blocks of that size is several times faster."""
@@ -61,10 +60,10 @@ def interquartile_mean(predictions: Float[Tensor, "m n s"]) -> Float[Tensor, "n 
 
 @dataclass(frozen=True)
 class DensitySCM(SCMRecipe):
-    """An SCM from a law that abducts exactly. Assumes one noise for each state column (or, with `order`, a triangular map)."""
+    """An SCM from a law that abducts exactly. Assumes one noise a state column (with `order`, a triangular map)."""
 
     law: Law = Bent()
-    """The law of one column: Bent() has a learned shape, Gaussian() is location-scale, Spline() and Mixture() take any."""
+    """The law of one column: Bent() learns a shape, Gaussian() is location-scale, Spline() and Mixture() take any."""
     ensemble: int = 5
     """Members whose counterfactuals are averaged."""
     hidden: tuple[int, ...] = (64, 64)
@@ -101,9 +100,7 @@ class DensitySCM(SCMRecipe):
         mechanism = self.mechanism(stack.noise_width, stack.context_width, self.ensemble)
         mechanism.load_state_dict(weights)
         mechanism.to(next(stack.parameters()).device)
-        return StructuralCausalModel(
-            self, mechanism, job.data.actions, job.data.state_names, Origin.of(job)
-        )
+        return StructuralCausalModel(self, mechanism, job.data.actions, job.data.state_names, Origin.of(job))
 
 
 def default_scm(ensemble: int = 5, order: tuple[int, ...] = ()) -> DensitySCM:
