@@ -7,6 +7,7 @@ import torch
 import tyro
 
 from counterpoint.commands.augment import Augment
+from counterpoint.commands.bench import Bench
 from counterpoint.commands.check_scm import CheckScm
 from counterpoint.commands.demo import Demo
 from counterpoint.commands.evaluate import Evaluate
@@ -24,6 +25,7 @@ Command = (
     | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
     | Annotated[CheckScm, tyro.conf.subcommand("check-scm")]
     | Annotated[Demo, tyro.conf.subcommand("demo")]
+    | Annotated[Bench, tyro.conf.subcommand("bench")]
     | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
 )
 
