@@ -18,7 +18,7 @@ import torch
 from counterpoint.data.jobs import Job
 from counterpoint.experiments.grid import logs
 from counterpoint.methods.paper import LEARNER, unjudged
-from counterpoint.nets import training
+from counterpoint.nets import learner
 from counterpoint.report.tables import markdown_table, provenance
 from counterpoint.tasks.cartpole import CartPole
 from counterpoint.tasks.simulate import trial_subset
@@ -75,12 +75,12 @@ def on_gpu(members: int) -> list[dict[str, Any]]:
         row("cuda", "stacked", jobs, (500, 3000), stacked=True),
         row("cuda", "one by one", few, (500, 3000), stacked=False),
     ]
-    eager, training.EAGER_STEPS = training.EAGER_STEPS, 10**9
+    eager, learner.EAGER_STEPS = learner.EAGER_STEPS, 10**9
     rows += [
         row("cuda", "stacked, without graph", jobs, (100, 500), stacked=True),
         row("cuda", "one by one, without graph", few[:2], (100, 500), stacked=False),
     ]
-    training.EAGER_STEPS = eager
+    learner.EAGER_STEPS = eager
     return rows
 
 

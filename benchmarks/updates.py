@@ -16,8 +16,8 @@ import torch
 
 from counterpoint.data.jobs import Job
 from counterpoint.data.transitions import Transitions
+from counterpoint.nets.learner import Stepper
 from counterpoint.nets.stacked import initialise
-from counterpoint.nets.training import _Stepper
 from counterpoint.policies.d3qn import D3QN, QLearner, table
 from counterpoint.tasks.cartpole import CartPole
 from counterpoint.tasks.simulate import random_policy, simulate
@@ -41,7 +41,7 @@ def ours(data: Transitions, members: int) -> Callable[[], object]:
     network = how.network(4, 11, members)
     initialise(network, range(members))
     learner = QLearner(network, how.network, [table(data)] * members, how, task.discount, task.actions, None)
-    stepper, randoms = _Stepper(learner), [torch.Generator().manual_seed(k) for k in range(members)]
+    stepper, randoms = Stepper(learner), [torch.Generator().manual_seed(k) for k in range(members)]
 
     def fifty() -> None:
         draws = [learner.draw(k, random, 50) for k, random in enumerate(randoms)]

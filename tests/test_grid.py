@@ -224,7 +224,7 @@ def test_the_command_names_the_grid_and_fixes_its_packs():
 def test_a_failed_cell_ends_the_command_with_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Reproduce, "grid", lambda self: tiny_grid({"D3QN": TINY, "raising": Raising()}, pack_size=0))
     with pytest.raises(CounterpointError, match="4 of 8 cells failed; run the same command again"):
-        Reproduce("sd", out=tmp_path, device="cpu").execute()
+        Reproduce("sd", out=tmp_path, device="cpu", executor=InProcess()).execute()
     assert "CounterpointError: the loss is not finite" in (tmp_path / "tiny.md").read_text()
     assert (tmp_path / "tiny-returns.png").stat().st_size > 1000
 

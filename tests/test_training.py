@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from counterpoint.errors import CounterpointError
+from counterpoint.nets.learner import Learner
 from counterpoint.nets.stacked import StackedMLP, initialise, members_of
-from counterpoint.nets.training import Learner, Monitor, Schedule, Trained, adam, clip_members, train
+from counterpoint.nets.training import Monitor, Schedule, Trained, adam, clip_members, train
 from counterpoint.seeding import generator
 
 

@@ -33,7 +33,7 @@ class Imaginer(Protocol):
 
 @dataclass(frozen=True)
 class Augmenter:
-    """Makes imagined rows: alternative actions uniform over the space, next states from a model, the rest from the task."""
+    """Makes imagined rows: other actions, uniform over the space, next states from a model, the rest from the task."""
 
     alternatives: int = 0
     """Imagined rows a real row; 0 takes every other action of a discrete space."""

@@ -14,8 +14,9 @@ from torch.optim import Optimizer
 
 from counterpoint.data.jobs import Padded, pad
 from counterpoint.nets.density import Law, Raw
+from counterpoint.nets.learner import Learner
 from counterpoint.nets.stacked import StackedLinear, StackedMLP, initialise
-from counterpoint.nets.training import Learner, Monitor, Schedule, Trained, adam, clip_members, train
+from counterpoint.nets.training import Monitor, Schedule, Trained, adam, clip_members, train
 from counterpoint.seeding import derive, generator
 
 Parents = tuple[tuple[int, ...], ...]

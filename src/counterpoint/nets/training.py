@@ -7,11 +7,10 @@ minibatches therefore depends neither on how many members train beside it, nor o
 import json
 import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -20,35 +19,9 @@ from torch.optim import Optimizer
 
 from counterpoint.artifacts import read_tensors, write_atomically, write_tensors
 from counterpoint.errors import CounterpointError
+from counterpoint.nets.learner import CHUNK, Learner, Stepper
 from counterpoint.nets.stacked import per_member
 from counterpoint.seeding import generator
-
-EAGER_STEPS = 5
-"""Updates run plainly on a GPU before the next one is captured as a graph."""
-
-
-class Learner(nn.Module, ABC):
-    """K members in training. Everything that training changes is a parameter or a persistent buffer of this module."""
-
-    @abstractmethod
-    def draw(self, member: int, random: torch.Generator, steps: int) -> dict[str, Tensor]:
-        """The random choices of one member for the next `steps` updates, each with a leading axis of steps."""
-
-    @abstractmethod
-    def update(self, draw: dict[str, Tensor]) -> dict[str, Float[Tensor, " k"]]:
-        """One update of every member from its own draws [K, …], never waiting for a GPU; returns losses to log."""
-
-    @abstractmethod
-    def optimizers(self) -> Sequence[Optimizer]:
-        """The optimizers, the same objects at every call."""
-
-    @abstractmethod
-    def network(self) -> nn.Module:
-        """The part that is kept: its best weights by `score` come back, member by member."""
-
-    def score(self) -> Float[Tensor, " k"]:
-        """A validation score of every member, lower is better; needed only where the schedule checks."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -163,7 +136,7 @@ class _Run:
         self.learner, self.schedule, self.identity, self.monitor = learner, schedule, identity, monitor
         self.randoms = [generator(seed, "minibatches") for seed in seeds]
         self.rates = [[float(group["lr"]) for group in o.param_groups] for o in learner.optimizers()]
-        self.stepper = _Stepper(learner)
+        self.stepper = Stepper(learner)
         self.progress = Progress()
         self.saved_at = time.monotonic()
         network = learner.network()
@@ -181,7 +154,7 @@ class _Run:
         return self.progress.step >= self.schedule.steps or out_of_patience
 
     def chunk(self) -> None:
-        """The updates up to the next validation, log row or 50th step, whichever comes first; then look around."""
+        """The updates up to the next validation, log row or `CHUNK`th step, whichever comes first; then look around."""
         stop = min(self.schedule.steps, *(_next(self.progress.step, every) for every in self._periods()))
         count = stop - self.progress.step
         draws = [self.learner.draw(k, random, count) for k, random in enumerate(self.randoms)]
@@ -194,7 +167,7 @@ class _Run:
         self._look(losses)
 
     def _periods(self) -> list[int]:
-        return [every for every in (50, self.schedule.check_every, self.schedule.log_every) if every > 0]
+        return [every for every in (CHUNK, self.schedule.check_every, self.schedule.log_every) if every > 0]
 
     def _set_rates(self) -> None:
         factor = self.schedule.factor(self.progress.step)
@@ -290,61 +263,6 @@ class _Run:
             random.set_state(tensors[f"random/{k}"])
         for i, optimizer in enumerate(self.learner.optimizers()):
             _restore_optimizer(optimizer, _under(tensors, f"optimizer/{i}/"))
-
-
-class _Stepper:
-    """Runs one update after another; on a GPU the first few plainly, then one captured graph again and again."""
-
-    def __init__(self, learner: Learner) -> None:
-        self.learner = learner
-        self.device = next(learner.network().parameters()).device
-        self.on_gpu = self.device.type == "cuda"
-        self.buffers: dict[str, Tensor] = {}
-        self.position = torch.zeros(1, dtype=torch.long, device=self.device)
-        self.index, self.done = 0, 0
-        self.graph: Any = None
-        self.losses: dict[str, Tensor] = {}
-
-    def load(self, draws: dict[str, Tensor]) -> None:
-        """The draws [steps, K, …] of the coming chunk, into the same memory every time on a GPU."""
-        self.index = 0
-        if not self.on_gpu:
-            self.buffers = draws
-            return
-        for name, tensor in draws.items():
-            if name not in self.buffers:
-                self.buffers[name] = torch.zeros(50, *tensor.shape[1:], dtype=tensor.dtype, device=self.device)
-            self.buffers[name][: len(tensor)].copy_(tensor)
-        self.position.zero_()
-
-    def step(self) -> dict[str, Tensor]:
-        if not self.on_gpu:
-            self.index += 1
-            return self.learner.update({name: tensor[self.index - 1] for name, tensor in self.buffers.items()})
-        self.done += 1
-        if self.done <= EAGER_STEPS:
-            stream = torch.cuda.Stream()
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                self._gpu_step()
-            torch.cuda.current_stream().wait_stream(stream)
-        else:
-            if self.graph is None:
-                self._capture()
-            self.graph.replay()  # pyright: ignore[reportOptionalMemberAccess]
-        return self.losses
-
-    def _gpu_step(self) -> None:
-        self.losses = self.learner.update({n: t.index_select(0, self.position)[0] for n, t in self.buffers.items()})
-        self.position += 1
-
-    def _capture(self) -> None:
-        for optimizer in self.learner.optimizers():
-            optimizer.zero_grad(set_to_none=True)
-        torch.cuda.synchronize()
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self._gpu_step()
 
 
 def _next(step: int, every: int) -> int:

@@ -17,9 +17,10 @@ from torch.nn import functional as F  # noqa: N812
 from torch.optim import Optimizer
 
 from counterpoint.data.jobs import Padded
+from counterpoint.nets.learner import Learner
 from counterpoint.nets.monotone import DiagonalGenerator, PaperGenerator
 from counterpoint.nets.stacked import StackedBatchNorm, StackedMLP
-from counterpoint.nets.training import Learner, Schedule, adam
+from counterpoint.nets.training import Schedule, adam
 from counterpoint.scm.base import Mechanism
 from counterpoint.scm.inversion import invert
 from counterpoint.seeding import generator
