@@ -157,9 +157,7 @@ class Mixed(SCMRecipe):
         mechanism = self.mechanism(stack.width, stack.context_width, self.ensemble)
         mechanism.load_state_dict(members_of(stack.state_dict(), jobs, index, 1))
         mechanism.to(next(stack.parameters()).device)
-        return StructuralCausalModel(
-            self, mechanism, job.data.actions, job.data.state_names, Origin.of(job)
-        )
+        return StructuralCausalModel(self, mechanism, job.data.actions, job.data.state_names, Origin.of(job))
 
 
 def categorical(*counts: int, ensemble: int = 5) -> Mixed:
