@@ -17,8 +17,6 @@ from zuko.transforms import MonotonicRQSTransform
 LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
 BOUND = 5.0
 """A spline bends within ±5 standard deviations and is the identity outside."""
-STEEPEST = 0.9
-"""A bend's slopes lie between 1 − this and 1 + this."""
 
 
 class Raw(NamedTuple):
@@ -91,7 +89,7 @@ class Bent:
     """y = μ + σ·b₁(b₂(…(base(u)))): a shape that all contexts share, bent a little by each.
 
     `base` is a spline whose raw numbers do not depend on the context: it learns from every row what kind of noise there
-    is (two modes, heavy tails). A bend at t has one number s of the context, |s| < 1,
+    is (two modes, heavy tails). A bend at t has one number s of the context, |s| ≤ `steepest` < 1,
 
         b(z) = z + s·(√(1 + (z − t)²) − 1),    slope 1 + s·(z − t)/√(1 + (z − t)²),
 
@@ -103,6 +101,8 @@ class Bent:
     """Where the bends are, in standard deviations."""
     bins: int = 8
     """Pieces of the shared spline."""
+    steepest: float = 0.6
+    """A bend's slopes lie between 1 − this and 1 + this; nearer to 1, a far row's error is blown up by all the bends."""
 
     @property
     def width(self) -> int:
@@ -133,7 +133,7 @@ class Bent:
         return Gaussian().predict(raw, z)
 
     def _bends(self, raw: Raw) -> list[tuple[float, Tensor]]:
-        strengths = STEEPEST * torch.tanh(raw.own[..., 2:])
+        strengths = self.steepest * torch.tanh(raw.own[..., 2:])
         return list(zip(self.knots, strengths.unbind(-1), strict=True))
 
 

@@ -173,7 +173,7 @@ def _returns_panel(panel: "Axes", method: str, ours: Sequence[Row], paper: Seque
         panel.errorbar(
             trials, estimate, bars, fmt="o", color=VERMILLION, markersize=5, capsize=3, zorder=4, label="paper"
         )
-    panel.set_title(method, loc="left", fontweight="bold")
+    panel.set_title(textwrap.fill(method, 20), loc="left", fontweight="bold")
 
 
 def _with_headings(rows: Sequence[Row]) -> list[str | Row]:

@@ -1,0 +1,99 @@
+"""The choice among SCMs: by rows held out from the fit, for the plainer where chance cannot tell, and on record."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from counterpoint.data.jobs import Job
+from counterpoint.errors import CounterpointError
+from counterpoint.nets.conditional import Likelihood
+from counterpoint.nets.density import Bent, Gaussian
+from counterpoint.nets.training import Schedule
+from counterpoint.scm.auto import Auto, Choice, Scores, _behind, _choice, held_out_scores
+from counterpoint.scm.bicogan import ConditionalBiCoGAN
+from counterpoint.scm.density import DensitySCM
+from counterpoint.tasks.synthetic import Additive, Bimodal, sample
+
+QUICK = DensitySCM(Gaussian(), 2, (16,), likelihood=Likelihood(Schedule(300, check_every=50), learning_rate=1e-2))
+PLAIN_OR_BENT = Auto((QUICK, replace(QUICK, law=Bent())))
+
+
+def scores(log_likelihood: list[float] | None, energy: list[float]) -> Scores:
+    return Scores(None if log_likelihood is None else torch.tensor(log_likelihood), torch.tensor(energy))
+
+
+class TestTheChoice:
+    recipes = (QUICK, replace(QUICK, law=Bent()))
+
+    def test_the_difference_is_counted_in_standard_errors(self) -> None:
+        """Differences 1, 2, 3 have mean 2, standard deviation 1 and standard error 1/√3."""
+        ahead, behind = scores([1.0, 2.0, 3.0], [0.0] * 3), scores([0.0, 0.0, 0.0], [0.0] * 3)
+        assert _behind(behind, ahead) == pytest.approx(2 * 3**0.5)
+        assert _behind(ahead, behind) == pytest.approx(-2 * 3**0.5)
+
+    def test_the_plainer_is_taken_where_chance_explains_the_difference(self) -> None:
+        choice = _choice(self.recipes, [scores([0.0, 0.0, 0.0], [0.0] * 3), scores([1.0, -1.0, 0.5], [0.0] * 3)])
+        assert choice.took is self.recipes[0]
+        assert "Bent foresaw 3 held-out rows best, but Gaussian is plainer" in choice.why
+
+    def test_the_better_is_taken_where_it_is_clearly_better(self) -> None:
+        choice = _choice(self.recipes, [scores([0.0, 0.0, 0.0], [0.0] * 3), scores([1.0, 1.1, 0.9], [0.0] * 3)])
+        assert choice.took is self.recipes[1]
+        assert choice.candidates[0].behind > 2 > choice.candidates[1].behind
+
+    def test_a_model_without_density_wins_only_by_its_energy_score(self) -> None:
+        gan = ConditionalBiCoGAN()
+        with_density = scores([0.0, 0.0, 0.0], [-1.0, -1.0, -1.1])
+        better, alike = scores(None, [-0.5, -0.5, -0.4]), scores(None, [-1.0, -1.1, -0.9])
+        assert _choice((QUICK, gan), [with_density, better]).took is gan
+        assert _choice((QUICK, gan), [with_density, alike]).took is QUICK
+
+
+def test_two_modes_are_bent_and_a_normal_noise_is_not() -> None:
+    bimodal, normal = PLAIN_OR_BENT.choose([Job(sample(task, 600, 0), 0) for task in (Bimodal(), Additive())])
+    assert isinstance(bimodal.took, DensitySCM)
+    assert isinstance(normal.took, DensitySCM)
+    assert bimodal.took.law == Bent()
+    assert normal.took.law == Gaussian()
+
+
+def test_held_out_scores_prefer_the_rows_own_law() -> None:
+    rows = sample(Additive(), 400, 0)
+    model = QUICK.fit(rows)
+    right = held_out_scores(model, Job(sample(Additive(), 400, 1)))
+    wrong = held_out_scores(model, Job(replace(rows, next_state=rows.next_state + 2)))
+    assert right.log_likelihood is not None
+    assert wrong.log_likelihood is not None
+    assert right.log_likelihood.mean() > wrong.log_likelihood.mean() + 1
+    assert right.negative_energy.mean() > wrong.negative_energy.mean() + 0.2
+
+
+def test_the_choice_never_sees_the_noise() -> None:
+    rows = sample(Bimodal(), 200, 0)
+    brief = Auto(tuple(replace(r, likelihood=Likelihood(Schedule(20, 10))) for r in PLAIN_OR_BENT.candidates))
+    told, blind = brief.choose([Job(rows, 0)]) + brief.choose([Job(replace(rows, noise=rows.noise[:, :0]), 0)])
+    assert told == blind
+
+
+def test_the_evidence_stands_in_the_saved_model(tmp_path: Path) -> None:
+    brief = Auto(tuple(replace(r, likelihood=Likelihood(Schedule(20, 10))) for r in PLAIN_OR_BENT.candidates))
+    rows = sample(Bimodal(), 200, 0)
+    model = brief.fit(rows, seed=3)
+    assert isinstance(model.recipe, Choice)
+    model.save(tmp_path)
+    written = json.loads((tmp_path / "recipe.json").read_text())["recipe"]
+    assert [candidate["name"] for candidate in written["candidates"]] == ["Gaussian", "Bent"]
+    assert written["why"] == model.recipe.why
+    torch.testing.assert_close(model.counterfactual(rows, rows.action), rows.next_state, rtol=0, atol=1e-5)
+    alone = model.recipe.took.fit(rows, seed=3)
+    torch.testing.assert_close(model.abduct(rows), alone.abduct(rows))
+
+
+def test_wrong_use_is_one_line() -> None:
+    with pytest.raises(CounterpointError, match="no candidates"):
+        Auto(()).fit(sample(Additive(), 100, 0))
+    with pytest.raises(CounterpointError, match="cannot be split"):
+        Auto(held_out=0.001).fit(sample(Additive(), 100, 0))
