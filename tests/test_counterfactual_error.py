@@ -73,7 +73,7 @@ def test_fresh_noise_is_worse_by_the_noise() -> None:
 
 
 def test_a_column_no_action_moves_is_scored_apart_by_the_noise() -> None:
-    """An answer .25 off in the column whose noise has sd .5 is wrong by half of it, and the error does not hear of it."""
+    """An answer .25 off where the noise has sd .5 is wrong by half of it, and the error does not hear of it."""
     errors = counterfactual_error(Oracle(TwoColumns(), (0.0, 0.25)), TwoColumns(), sample(TwoColumns(), 20_000, 0))
     assert errors.error == pytest.approx(0.0, abs=1e-5)
     assert errors.unmoved_error == pytest.approx(0.5, abs=0.01)

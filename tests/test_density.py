@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from counterpoint.data.jobs import Job, Padded
-from counterpoint.nets.conditional import ConditionalLaw, Likelihood, SimplicityLearner
+from counterpoint.nets.conditional import ConditionalLaw, Likelihood, LikelihoodLearner, Parents, SimplicityLearner
 from counterpoint.nets.density import Bent, Gaussian, Law, Mixture, Raw, Spline
 from counterpoint.nets.training import Schedule
 from counterpoint.scm.density import (
@@ -38,7 +38,7 @@ def raw_numbers(law: Law, count: int, seed: int = 0, size: float = 0.7, dtype: t
     return Raw(own, shared)
 
 
-def conditional(law: Law, parents: tuple[tuple[int, ...], ...] = (), size: int = 3, seed: int = 0) -> ConditionalLaw:
+def conditional(law: Law, parents: Parents = (), size: int = 3, seed: int = 0) -> ConditionalLaw:
     """Two members with weights, lines and shapes all away from zero."""
     module = ConditionalLaw(2, 2, size, law, (8,), parents)
     random = torch.Generator().manual_seed(seed)
@@ -115,7 +115,7 @@ class TestConditionalLaw:
     @pytest.mark.parametrize(
         "parents", [(), ((), (0,), (0, 1)), ((2,), (0, 2), ())], ids=["diagonal", "chain", "graph"]
     )
-    def test_predict_and_abduct_undo_each_other(self, law: Law, parents: tuple[tuple[int, ...], ...]) -> None:
+    def test_predict_and_abduct_undo_each_other(self, law: Law, parents: Parents) -> None:
         module = conditional(law, parents)
         context, noise = (normal(2, 20, width) for width in (2, 3))
         noise[:, 0], noise[:, 1] = 4.0, -4.0
@@ -124,9 +124,7 @@ class TestConditionalLaw:
         torch.testing.assert_close(module.predict(context, module.abduct(context, y)), y, rtol=0, atol=1e-5)
 
     @pytest.mark.parametrize("parents", [(), ((), (0,), (0, 1)), ((2,), (2,), ())], ids=["diagonal", "chain", "graph"])
-    def test_a_coordinate_depends_on_its_own_noise_and_its_ancestors(
-        self, parents: tuple[tuple[int, ...], ...]
-    ) -> None:
+    def test_a_coordinate_depends_on_its_own_noise_and_its_ancestors(self, parents: Parents) -> None:
         module = conditional(Bent(), parents)
         context = normal(2, 1, 2)
         jacobian = torch.autograd.functional.jacobian(
@@ -137,7 +135,7 @@ class TestConditionalLaw:
         assert torch.equal(jacobian.abs() > 1e-12, expected > 0)
 
     @pytest.mark.parametrize("parents", [(), ((), (0,), (0, 1))], ids=["diagonal", "triangular"])
-    def test_log_density_is_the_change_of_variables(self, parents: tuple[tuple[int, ...], ...]) -> None:
+    def test_log_density_is_the_change_of_variables(self, parents: Parents) -> None:
         module = conditional(Bent(), parents)
         context, y = normal(2, 1, 2), normal(3, seed=1)
         jacobian = torch.autograd.functional.jacobian(lambda v: module.abduct(context, v.expand(2, 1, 3))[0, 0], y)
@@ -165,6 +163,14 @@ class TestConditionalLaw:
         module.standardise_to(rows, rows)
         torch.testing.assert_close(module.abduct(context, y)[:, :4000], noise[:, :4000], rtol=0, atol=0.1)
 
+    def test_nothing_is_learned_from_held_out_rows(self) -> None:
+        table = {"context": normal(40, 2, dtype=torch.float32), "y": normal(40, 3, seed=1, dtype=torch.float32)}
+        module = ConditionalLaw(1, 2, 3, Gaussian(), (8,))
+        learner = LikelihoodLearner(module, [table], [0], replace(BRIEF, held_out=0.5))
+        torch.testing.assert_close(module.context_mean[0, 0], learner.context[0, :20].mean(0))
+        assert learner.draw(0, torch.Generator(), 50)["rows"].max() == 19
+        assert learner.held_out.sum() == 20
+
     @torch.no_grad()
     def test_only_what_varies_with_the_context_is_priced(self) -> None:
         table = {"context": normal(100, 2, dtype=torch.float32), "y": normal(100, 3, seed=1, dtype=torch.float32)}
@@ -176,7 +182,7 @@ class TestConditionalLaw:
         price = learner.loss(context, y) + module.log_prob(context, y).sum(-1).mean(-1)
         assert price == pytest.approx(0.0, abs=0.02)
         weight.copy_(normal(*weight.shape, dtype=torch.float32))
-        list(module.net.parameters())[0].copy_(normal(1, 2, 8, dtype=torch.float32))
+        next(iter(module.net.parameters())).copy_(normal(1, 2, 8, dtype=torch.float32))
         price = learner.loss(context, y) + module.log_prob(context, y).sum(-1).mean(-1)
         # Seven numbers in three columns, each varying by about 1: 5/√85 · 21 · .1 · log(1 + 1/.1).
         assert 0.5 * 2.7 < price < 2 * 2.7

@@ -154,7 +154,8 @@ def test_checkpoints_of_something_else_are_not_taken_up(tmp_path: Path):
 @pytest.mark.parametrize("behaviour", ["random", "non-random"])
 def test_logs_are_paired_and_nested_and_hide_the_noise(behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("counterpoint.experiments.grid.BEHAVIOUR_BLOCK", 2)
-    monkeypatch.setattr("counterpoint.methods.behaviour.EPISODES", 1)
+    monkeypatch.setattr("counterpoint.methods.behaviour.EPISODES", 2)
+    monkeypatch.setattr("counterpoint.methods.behaviour.LEARNER", TINY)
     alone = logs(CartPole(), behaviour, (1,), PROTOCOL)[1]
     together = logs(CartPole(), behaviour, (0, 1), PROTOCOL)
     longer = logs(CartPole(), behaviour, (1,), replace(PROTOCOL, logged_trials=20))[1]

@@ -13,8 +13,10 @@ from counterpoint.library import load
 from counterpoint.methods.general import General
 from counterpoint.nets.training import Monitor, Schedule
 from counterpoint.policies.d3qn import D3QN
+from counterpoint.scm.auto import Auto
 from counterpoint.scm.bicogan import BiCoGAN, ConditionalBiCoGAN
-from counterpoint.scm.density import DensitySCM
+from counterpoint.scm.checks import check
+from counterpoint.scm.density import DensitySCM, location_scale
 from counterpoint.tasks.cartpole import CartPole
 from counterpoint.tasks.simulate import random_policy, simulate, trial_subset
 from counterpoint.version import VERSION
@@ -24,6 +26,7 @@ __version__ = VERSION
 __all__ = [
     "D3QN",
     "Augmenter",
+    "Auto",
     "BiCoGAN",
     "Box",
     "CartPole",
@@ -37,10 +40,12 @@ __all__ = [
     "Outcome",
     "Schedule",
     "Transitions",
+    "check",
     "concatenate",
     "evaluate",
     "from_dataframe",
     "load",
+    "location_scale",
     "random_policy",
     "read",
     "simulate",

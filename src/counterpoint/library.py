@@ -18,6 +18,7 @@ from counterpoint.policies.bcq import BCQ
 from counterpoint.policies.d3qn import D3QN
 from counterpoint.policies.pets import PETS, Planner, TaskOrigin
 from counterpoint.policies.steve import MVE, STEVE
+from counterpoint.scm.auto import Auto, Candidate, Choice
 from counterpoint.scm.bicogan import BiCoGAN, ConditionalBiCoGAN
 from counterpoint.scm.bicogan_networks import Adversarial
 from counterpoint.scm.density import DensitySCM
@@ -29,7 +30,7 @@ CLASSES: dict[str, type] = {
     for cls in (
         Box, Discrete, Origin, Schedule, Likelihood, Adversarial, Gaussian, Spline, Bent, Mixture, DensitySCM, BiCoGAN,
         ConditionalBiCoGAN, Mixed, Deterministic, GaussianDynamics, MixtureDynamics, Outcome, D3QN, BCQ, PETS, Planner,
-        TaskOrigin, STEVE, MVE, CartPole,
+        TaskOrigin, STEVE, MVE, CartPole, Auto, Choice, Candidate,
     )
 }  # fmt: skip
 

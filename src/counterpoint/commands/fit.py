@@ -13,6 +13,7 @@ from counterpoint.data import storage
 from counterpoint.data.transitions import Transitions
 from counterpoint.dynamics.outcome import Outcome
 from counterpoint.errors import CounterpointError
+from counterpoint.scm.auto import Auto, Choice
 from counterpoint.scm.bicogan import BiCoGAN, ConditionalBiCoGAN
 from counterpoint.scm.density import DensitySCM
 from counterpoint.seeding import generator
@@ -35,6 +36,8 @@ class Fit:
     columns: tyro.conf.OmitArgPrefixes[Columns] = Columns()
     scm: Recipe = DensitySCM()
     """Which model; leave it out for the default."""
+    auto: bool = False
+    """Choose between exact models by how well they foresee held-out rows; the reason is printed and kept."""
     held_out: float = 0.0
     """Share of the subjects kept aside for check-scm."""
     seed: int = 0
@@ -47,7 +50,7 @@ class Fit:
         path = existing(self.data or self.run / DATA, "run simulate first or name a table with --data")
         data, kept = self._split(self.columns.read(path))
         with watching(self.run, self.saving) as monitor:
-            model = self.scm.fit(data, self.seed, monitor.stage("scm"), self.device)
+            model = (Auto() if self.auto else self.scm).fit(data, self.seed, monitor.stage("scm"), self.device)
             if not (self.run / TASK_FILE).exists():
                 Outcome().fit(data, self.seed, monitor.stage("task")).save(self.run / TASK)
         if self.data is not None:
@@ -55,7 +58,9 @@ class Fit:
         if len(kept):
             storage.write(kept, self.run / HELD_OUT)
         model.save(self.run / SCM)
-        say(f"{type(self.scm).__name__} fitted on {len(data.with_next())} rows, in {self.run / SCM}")
+        if isinstance(model.recipe, Choice):
+            say(model.recipe.why)
+        say(f"{type(model.recipe).__name__} fitted on {len(data.with_next())} rows, in {self.run / SCM}")
 
     def _split(self, data: Transitions) -> tuple[Transitions, Transitions]:
         """Rows to fit on and rows kept aside, by subject and never by row."""

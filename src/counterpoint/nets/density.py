@@ -102,7 +102,7 @@ class Bent:
     bins: int = 8
     """Pieces of the shared spline."""
     steepest: float = 0.6
-    """A bend's slopes lie between 1 − this and 1 + this; nearer to 1, a far row's error is blown up by all the bends."""
+    """A bend's slopes lie between 1 − this and 1 + this; near 1, several bends together blow up errors in far rows."""
 
     @property
     def width(self) -> int:

@@ -5,6 +5,7 @@ Drawing decides nothing: estimates and intervals come in as columns, or from `ev
 """
 
 import os
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
