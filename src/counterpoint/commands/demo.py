@@ -31,7 +31,7 @@ def arms(length: float) -> dict[str, PolicyLearner]:
 
     The BiCoGAN has the paper's shape at a quarter of its widths, so that two cores finish it in a minute.
     """
-    learner = D3QN(hidden=(128, 128), schedule=Schedule(steps=int(2000 * length), rate="linear"), batch=128)
+    learner = D3QN(hidden=(128, 128), schedule=Schedule(steps=int(3000 * length), rate="linear"), batch=128)
     bicogan = BiCoGAN(
         generator_hidden=(50, 100, 150, 150),
         encoder_hidden=(150, 150, 100, 50),
