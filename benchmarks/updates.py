@@ -18,6 +18,7 @@ from counterpoint.data.jobs import Job
 from counterpoint.data.transitions import Transitions
 from counterpoint.nets.learner import Stepper
 from counterpoint.nets.stacked import initialise
+from counterpoint.nets.training import flushing_denormals
 from counterpoint.policies.d3qn import D3QN, QLearner, table
 from counterpoint.tasks.cartpole import CartPole
 from counterpoint.tasks.simulate import random_policy, simulate
@@ -46,8 +47,9 @@ def ours(data: Transitions, members: int) -> Callable[[], object]:
     def fifty() -> None:
         draws = [learner.draw(k, random, 50) for k, random in enumerate(randoms)]
         stepper.load({name: torch.stack([d[name] for d in draws], 1) for name in draws[0]})
-        for _ in range(50):
-            stepper.step()
+        with flushing_denormals():  # as `train` does
+            for _ in range(50):
+                stepper.step()
 
     return fifty
 

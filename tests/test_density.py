@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
+from zuko.transforms import MonotonicRQSTransform
 
 from counterpoint.data.jobs import Job, Padded
 from counterpoint.nets.conditional import ConditionalLaw, Likelihood, LikelihoodLearner, Parents, SimplicityLearner
 from counterpoint.nets.density import Bent, Gaussian, Law, Mixture, Raw, Spline
+from counterpoint.nets.spline import SplineTable
 from counterpoint.nets.training import Schedule
 from counterpoint.scm.density import (
     DensitySCM,
@@ -108,6 +110,17 @@ class TestLaws:
         assert y[0] == pytest.approx(0.5)
         assert y[2] - y[1] == pytest.approx(float(1 + s), abs=1e-3)
         assert y[4] - y[3] == pytest.approx(float(1 - s), abs=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(50,), (3, 50, 4)], ids=["one a value", "one for many values"])
+def test_the_table_of_pieces_is_the_spline(shape: tuple[int, ...]) -> None:
+    leading = shape if len(shape) == 1 else (3, 1, 4)
+    raw = normal(*leading, 23).split([8, 8, 7], -1)
+    spline = MonotonicRQSTransform(*raw, bound=5.0, slope=1e-3)
+    x = 4 * normal(*shape, seed=1)
+    assert (x.abs() > 5).any()
+    torch.testing.assert_close(SplineTable(spline).forward(x), spline(x))
+    torch.testing.assert_close(SplineTable(spline).inverse(x), spline.inv(x))
 
 
 class TestConditionalLaw:
@@ -227,6 +240,7 @@ class TestDensitySCM:
     def test_one_member_astray_does_not_carry_the_answer(self) -> None:
         answers = torch.tensor([1.0, 2.0, 3.0, 4.0, 1e6])[:, None, None]
         assert interquartile_mean(answers).item() == pytest.approx(3.0)
+        assert interquartile_mean(answers[[4, 2, 0, 3, 1]]).item() == pytest.approx(3.0)
         assert interquartile_mean(answers[:3]).item() == pytest.approx(2.0)
         assert isinstance(QUICK.mechanism(1, 2, 2), LawMechanism)
 

@@ -152,7 +152,8 @@ class ConditionalLaw(nn.Module):
         k, n, _ = inputs.shape
         shared = self.shared.view(k, 1, self.size, self.law.shared)
         if not self.triangular:
-            return Raw(self.net(inputs).view(k, n, self.size, self.law.width), shared)
+            # One number of all coordinates after another: the laws take the numbers apart, and read them in order.
+            return Raw(self.net(inputs).view(k, n, self.law.width, self.size).transpose(2, 3), shared)
         both = torch.cat([inputs[:, None].expand(-1, self.size, -1, -1), rest[:, None] * self.parents[:, None]], -1)
         return Raw(self.net(both.flatten(0, 1)).view(k, self.size, n, self.law.width).transpose(1, 2), shared)
 

@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.distributions import Transform
 from zuko.transforms import MonotonicRQSTransform
 
+from counterpoint.nets.spline import SplineTable
+
 LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
 BOUND = 5.0
 """A spline bends within ±5 standard deviations and is the identity outside."""
@@ -124,12 +126,12 @@ class Bent:
         z = Gaussian().abduct(raw, y)
         for knot, s in reversed(self._bends(raw)):
             z = _unbend(z - knot, s) + knot
-        return _through(_spline(raw.shared, self.bins), z)
+        return SplineTable(_spline(raw.shared, self.bins)).forward(z)
 
     def predict(self, raw: Raw, u: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        z = _through(_spline(raw.shared, self.bins).inv, u)
+        z = SplineTable(_spline(raw.shared, self.bins)).inverse(u)
         for knot, s in self._bends(raw):
-            z = z + s * (torch.sqrt(1 + (z - knot).square()) - 1)
+            z = torch.addcmul(z - s, s, (z - knot).square().add_(1).sqrt_())
         return Gaussian().predict(raw, z)
 
     def _bends(self, raw: Raw) -> list[tuple[float, Tensor]]:
@@ -193,7 +195,7 @@ def _unbend(y: Tensor, s: Tensor) -> Tensor:
     """The x with x + s(√(1 + x²) − 1) = y: a quadratic equation whose other root belongs to −√."""
     y = y + s
     rest = 1 - s.square()
-    return (y - s * torch.sqrt(y.square() + rest)) / rest
+    return torch.addcmul(y, s, torch.sqrt(torch.addcmul(rest, y, y)), value=-1) / rest
 
 
 def _mixture_noise(parts: tuple[Tensor, Tensor, Tensor], y: Tensor) -> Tensor:

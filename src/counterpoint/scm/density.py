@@ -55,7 +55,19 @@ class LawMechanism(Mechanism):
 def interquartile_mean(predictions: Float[Tensor, "m n s"]) -> Float[Tensor, "n s"]:
     """The members' mean without the lowest and highest quarter, so that one member astray does not carry the answer."""
     cut = len(predictions) // 4
-    return predictions.sort(0).values[cut : len(predictions) - cut].mean(0) if cut else predictions.mean(0)
+    if not cut:
+        return predictions.mean(0)
+    return torch.stack(_sorted(predictions)[cut : len(predictions) - cut]).mean(0)
+
+
+def _sorted(predictions: Float[Tensor, "m n s"]) -> list[Float[Tensor, "n s"]]:
+    """The members in rising order, cell by cell: odd-even exchanges, faster for a few members than a general sort."""
+    members = list(predictions.unbind(0))
+    for turn in range(len(members)):
+        for i in range(turn % 2, len(members) - 1, 2):
+            low, high = members[i], members[i + 1]
+            members[i], members[i + 1] = torch.minimum(low, high), torch.maximum(low, high)
+    return members
 
 
 @dataclass(frozen=True)
