@@ -225,6 +225,7 @@ class _Run:
         self.waited = torch.where(better, 0.0, self.waited + active)
 
     def finish(self) -> Trained:
+        self.monitor.report(self.monitor.name, self.schedule.steps, self.schedule.steps)
         network = self.learner.network()
         last = {name: tensor.clone() for name, tensor in network.state_dict().items()}
         if self.monitor.folder is not None:
