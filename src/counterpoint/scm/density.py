@@ -36,19 +36,19 @@ class LawMechanism(Mechanism):
         self.context_width, self.noise_width = law.context_mean.shape[-1], law.size
 
     def abduct(self, context: Tensor, state: Tensor, next_state: Tensor) -> Tensor:
-        return self._in_blocks(self.law.abduct, context, next_state - state)
+        return self._in_blocks(lambda c, s, after: self.law.abduct(c, after - s), context, state, next_state)
 
     def predict(self, context: Tensor, state: Tensor, noise: Tensor) -> Tensor:
-        return state + self._in_blocks(self.law.predict, context, noise)
+        return self._in_blocks(lambda c, s, u: s + self.law.predict(c, u), context, state, noise)
 
     def combine(self, predictions: Float[Tensor, "m n s"]) -> Float[Tensor, "n s"]:
         return interquartile_mean(predictions)
 
-    def _in_blocks(self, function: Callable[[Tensor, Tensor], Tensor], context: Tensor, table: Tensor) -> Tensor:
-        if table.is_cuda:
-            return function(context, table)
+    def _in_blocks(self, function: Callable[..., Tensor], *tables: Float[Tensor, "m n _"]) -> Float[Tensor, "m n _"]:
+        if tables[0].is_cuda:
+            return function(*tables)
         rows = max(BLOCK // (self.members * self.noise_width), 1)
-        pieces = zip(context.split(rows, 1), table.split(rows, 1), strict=True)
+        pieces = zip(*(table.split(rows, 1) for table in tables), strict=True)
         return torch.cat([function(*piece) for piece in pieces], 1)
 
 
