@@ -41,7 +41,9 @@ def counterfactual_errors(
         axes.set_xlabel("known SCM")
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
-        figure.colorbar(image, ax=axes, label=quantity, pad=0.02).outline.set_visible(False)  # pyright: ignore
+        bar = figure.colorbar(image, ax=axes, label=quantity, pad=0.02)
+        bar.outline.set_visible(False)  # pyright: ignore
+        bar.ax.minorticks_off()
 
 
 def _error_grid(rows: Sequence[Row], methods: list[str], scms: list[str]) -> np.ndarray:
