@@ -14,12 +14,12 @@ from safetensors.torch import save_file
 
 import counterpoint
 from counterpoint import artifacts
+from counterpoint.commands import demo
 from counterpoint.data.spaces import Box, Discrete
 from counterpoint.data.transitions import Transitions
 from counterpoint.dynamics.outcome import Outcome
 from counterpoint.errors import CounterpointError
 from counterpoint.library import CLASSES, load_kind
-from counterpoint.methods.paper import demo_arms
 from counterpoint.nets.density import Gaussian, Spline
 from counterpoint.nets.training import Schedule
 from counterpoint.policies.base import Policy
@@ -82,7 +82,7 @@ def test_a_learned_task_comes_back_bit_for_bit(tmp_path: Path) -> None:
 
 def test_every_recipe_of_the_demo_survives_json() -> None:
     """`General` itself is not saved; its parts are."""
-    for arm in demo_arms().values():
+    for arm in demo.arms(1.0).values():
         for recipe in (getattr(arm, "model", None), getattr(arm, "learner", arm)):
             text = json.dumps(artifacts.encode(recipe))
             assert artifacts.decode(json.loads(text), CLASSES) == recipe

@@ -14,12 +14,12 @@ from counterpoint.data.jobs import Job
 from counterpoint.evaluation.rollout import evaluate_many, returns
 from counterpoint.evaluation.statistics import iqm
 from counterpoint.methods.general import General
+from counterpoint.methods.paper import CTRL_G, SMALL_BICOGAN
 from counterpoint.nets.training import Schedule
 from counterpoint.policies.base import Learned, PolicyLearner
 from counterpoint.policies.d3qn import D3QN
 from counterpoint.report.figures import demo_figure
 from counterpoint.report.tables import provenance, write_csv, write_json
-from counterpoint.scm.bicogan import BiCoGAN
 from counterpoint.scm.density import DensitySCM
 from counterpoint.seeding import derive, generator
 from counterpoint.tasks.cartpole import CartPole
@@ -32,19 +32,15 @@ def arms(length: float) -> dict[str, PolicyLearner]:
     The BiCoGAN has the paper's shape at a quarter of its widths, so that two cores finish it in a minute.
     """
     learner = D3QN(hidden=(128, 128), schedule=Schedule(steps=int(3000 * length), rate="linear"), batch=128)
-    bicogan = BiCoGAN(
-        generator_hidden=(50, 100, 150, 150),
-        encoder_hidden=(150, 150, 100, 50),
-        discriminator_hidden=(150, 150, 100, 50),
-        training=replace(BiCoGAN().training, schedule=Schedule(steps=int(1000 * length))),
-    )
+    training = replace(SMALL_BICOGAN.training, schedule=Schedule(steps=int(1000 * length)))
+    bicogan = replace(SMALL_BICOGAN, training=training)
     exact = DensitySCM()
     schedule = replace(exact.likelihood.schedule, steps=int(exact.likelihood.schedule.steps * length))
     exact = replace(exact, likelihood=replace(exact.likelihood, schedule=schedule))
     return {
         "D3QN, real rows": learner,
         "CTRL_g, small BiCoGAN": General(bicogan, learner=learner),
-        "CTRL_g, default SCM": General(exact, learner=learner),
+        CTRL_G: General(exact, learner=learner),
     }
 
 

@@ -76,7 +76,8 @@ def run(
     The same call after a kill goes on from the cells and the last checkpoints; `report("cells", done, total)` tells.
     """
     folder = out / grid.name
-    packs = grid.packs()
+    # The last arms of a grid take longest: begun first, they do not keep one worker busy while the others are idle.
+    packs = grid.packs()[::-1]
     left = [pack for pack in packs if any(read_cell(folder, cell) is None for cell in pack.cells)]
     total = sum(len(pack.cells) for pack in packs)
     done = total - sum(len(pack.cells) for pack in left)
@@ -188,6 +189,8 @@ def _assemble(grid: Grid, out: Path, failed: list[FailedCell], how: Mapping[str,
     settings = {name: encode(getattr(grid, name)) for name in ("name", "behaviour", "trials", "seeds", "pack_size")}
     settings |= {"protocol": encode(grid.protocol), "arms": {name: encode(arm) for name, arm in grid.arms.items()}}
     write_json({**settings, **provenance(), **how}, out / f"{grid.name}.settings.json")
+    places = {cell.key: place for place, cell in enumerate(grid.cells())}
+    failed = sorted(failed, key=lambda each: places[each.cell.key])
     failures = out / f"{grid.name}.failures.csv"
     failures.unlink(missing_ok=True)
     if failed:

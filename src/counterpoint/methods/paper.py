@@ -104,16 +104,6 @@ def quick_arms() -> dict[str, PolicyLearner]:
     }
 
 
-def demo_arms() -> dict[str, PolicyLearner]:
-    """What `counterpoint demo` compares."""
-    learner = D3QN(hidden=(128, 128), schedule=Schedule(steps=2000, rate="linear"), batch=128)
-    return {
-        "D3QN, real rows": learner,
-        "CTRL_g, BiCoGAN (small)": General(SMALL_BICOGAN, learner=learner),
-        CTRL_G: General(learner=learner),
-    }
-
-
 def baselines(learner: D3QN) -> dict[str, PolicyLearner]:
     """Base-D, Base-S and Base-M differ from CTRL_g only in the model that imagines the rows."""
     return {

@@ -241,19 +241,27 @@ class _Run:
         )
 
     def save(self) -> None:
-        """The whole run in one file, atomically: weights, optimizers, generators, best weights, counters."""
+        """The run in one file, atomically: weights, best weights, generators, counters, what optimizers remember."""
         if self.monitor.checkpoint is None:
             return
         tensors = {f"learner/{name}": tensor for name, tensor in self.learner.state_dict().items()}
         tensors |= {f"best/{name}": tensor for name, tensor in self.best.items()}
         tensors |= {f"random/{k}": random.get_state() for k, random in enumerate(self.randoms)}
         tensors |= {f"run/{name}": getattr(self, name) for name in ("best_score", "best_step", "waited")}
-        for i, optimizer in enumerate(self.learner.optimizers()):
-            for j, state in optimizer.state_dict()["state"].items():
-                tensors |= {f"optimizer/{i}/{j}/{name}": tensor for name, tensor in state.items()}
+        if not self.finished:
+            tensors |= self._momenta()
         notes = {"identity": self.identity, "progress": json.dumps(self.progress.__dict__)}
         write_tensors(self.monitor.checkpoint, tensors, notes)
         self.saved_at = time.monotonic()
+
+    def _momenta(self) -> dict[str, Tensor]:
+        """What the optimizers remember: most of a checkpoint, and of no use to a run that has ended."""
+        return {
+            f"optimizer/{i}/{j}/{name}": tensor
+            for i, optimizer in enumerate(self.learner.optimizers())
+            for j, state in optimizer.state_dict()["state"].items()
+            for name, tensor in state.items()
+        }
 
     def restore(self) -> None:
         """Take up the checkpoint, if resuming and there is one."""
