@@ -75,7 +75,7 @@ def run(
 
     The same call after a kill goes on from the cells and the last checkpoints; `report("cells", done, total)` tells.
     """
-    folder = out / grid.name
+    begun, folder = time.perf_counter(), out / grid.name
     # The last arms of a grid take longest: begun first, they do not keep one worker busy while the others are idle.
     packs = grid.packs()[::-1]
     left = [pack for pack in packs if any(read_cell(folder, cell) is None for cell in pack.cells)]
@@ -92,7 +92,8 @@ def run(
             _keep(folder, pack, outcome)
         done += len(pack.cells)
         report("cells", done, total)
-    return _assemble(grid, out, failed, {"device": device, "executor": encode(executor)})
+    how = {"on": device, "executor": encode(executor), "wall_seconds": round(time.perf_counter() - begun, 1)}
+    return _assemble(grid, out, failed, how)
 
 
 def fit_pack(order: Order, report: Report, checkpoints: Path, device: str, save_seconds: float) -> list[dict[str, Any]]:
