@@ -111,6 +111,13 @@ def test_nearest_action_of_doses_and_of_treatments() -> None:
     assert treatment.tolist() == [[0.0, 1.0, 0.0]]
 
 
+def test_nearest_action_is_the_one_at_the_least_distance() -> None:
+    random = torch.Generator().manual_seed(0)
+    table, asked = torch.randn(7, 3, generator=random), torch.randn(500, 3, generator=random)
+    found = nearest(Discrete(tuple(tuple(row) for row in table.tolist())), asked)
+    assert torch.equal(found, table[torch.cdist(asked, table).argmin(-1)])
+
+
 def test_states_read_the_tape_at_places_of_their_own() -> None:
     state = torch.randn(2000, 4, generator=torch.Generator().manual_seed(0))
     assert len(places(state).unique()) > 1900

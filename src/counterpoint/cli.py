@@ -45,5 +45,6 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"counterpoint: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("counterpoint: stopped; the same command with --resume goes on", file=sys.stderr)
+        how = "the same command with --resume" if hasattr(command, "saving") else "the same command"
+        print(f"counterpoint: stopped; {how} goes on", file=sys.stderr)
         sys.exit(130)

@@ -5,6 +5,7 @@ exception is reported at once: the same numbers would raise it again.
 """
 
 import os
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -109,7 +110,7 @@ class Ray(Executor):
 
 @dataclass(frozen=True)
 class Auto(Executor):
-    """In this process where there is a GPU, which works best alone; else a process for every core."""
+    """In this process where there is a GPU, whose memory the items need not share; else a process for every core."""
 
     def run(
         self, work: Callable[[Item, Report], Result], items: Sequence[Item], report: Report
@@ -150,6 +151,8 @@ class _Lane:
     def _start(self) -> Any:
         from joblib.externals.loky import ProcessPoolExecutor
 
+        # A worker whose memory has grown ends after its item, and the next item starts another: nothing to warn of.
+        warnings.filterwarnings("ignore", "A worker stopped while some jobs were given", UserWarning)
         return ProcessPoolExecutor(1, env={"OMP_NUM_THREADS": "1"})
 
     def do(self, work: Callable[[Item, Report], Result], item: Item) -> Result | Failure:

@@ -199,16 +199,16 @@ class ExpansionLearner(QLearner):
     ) -> Float[Tensor, "h k r d l n"]:
         """T_0 … T_H for every reward model, transition model and Q-function."""
         how, (k, n, _) = self.recipe, next_state.shape
-        state = next_state[:, None].expand(-1, how.dynamics, -1, -1)
-        factor = (self.discount * goes_on)[:, None].expand(-1, how.dynamics, -1)
-        total = reward[:, None, None].expand(-1, max(how.rewards, 1), how.dynamics, -1)
+        # Axis d is 1 at first: where the log ends, the transition models still agree.
+        state, factor, total = next_state[:, None], (self.discount * goes_on)[:, None], reward[:, None, None]
         targets = []
         for i in range(how.horizon + 1):
             action = self.policy(state)
             worth = factor[:, None] * self.worth(state, action)
             targets.append(total[:, :, :, None] + worth.transpose(1, 2)[:, None])
             if i < how.horizon:
-                after, earned = self.step(state, self.features[action])
+                everywhere = (x.expand(-1, how.dynamics, -1, -1) for x in (state, self.features[action]))
+                after, earned = self.step(*everywhere)
                 total = total + factor[:, None] * earned
                 factor = factor * self.discount * (~self.models[2].terminated(after)).float()
                 state = after
