@@ -118,6 +118,13 @@ def test_a_run_stopped_in_either_part_resumes_to_the_same_policy(stage: str, tmp
     assert {p.name for p in tmp_path.glob("*.jsonl")} == {"model.log.jsonl", "policy.log.jsonl"}
 
 
+def test_a_checkpoint_chosen_by_another_judge_is_not_taken_up(tmp_path: Path) -> None:
+    CHECKED.fit(logged(), TASK, monitor=Monitor(tmp_path))
+    other = replace(CHECKED, rollouts=Rollouts(starts=4, horizon=31))
+    with pytest.raises(CounterpointError, match="belongs to another recipe"):
+        other.fit(logged(), TASK, monitor=Monitor(tmp_path, resume=True))
+
+
 def test_a_table_that_cannot_be_fitted_is_one_line() -> None:
     with pytest.raises(CounterpointError, match=r"^[^\n]*rows with a next state are fewer than[^\n]*$"):
         GENERAL.fit(logged()[:8], TASK)

@@ -26,7 +26,12 @@ from counterpoint.policies.qnetwork import QPolicy, greedy
 from counterpoint.tasks.base import Task
 
 Judge = Callable[[Actor], Float[Tensor, " k"]]
-"""Scores K policies without the environment, lower is better."""
+"""Scores K policies without the environment, lower is better; its recipe, where it has one, is its `how`."""
+
+
+def judged_by(judge: Judge | None) -> Any:
+    """The judge's recipe: checkpoints chosen by another do not belong to the same run."""
+    return getattr(judge, "how", None)
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,7 @@ class D3QN(PolicyLearner):
         learner = QLearner(
             network, self.network, [table(job.data) for job in jobs], self, task.discount, actions, judge
         )
-        trained = train(learner, self.schedule, seeds, self._identity(jobs, task), monitor)
+        trained = train(learner, self.schedule, seeds, self._identity(jobs, task, judge), monitor)
         selected = learner.network().state_dict()
         return [
             Learned(self._policy(selected, i, jobs, actions), self._policy(trained.last, i, jobs, actions))
@@ -79,8 +84,8 @@ class D3QN(PolicyLearner):
         """An untrained network of the right shape."""
         return DuelingQ(members, state, self.hidden, actions)
 
-    def _identity(self, jobs: Sequence[Job], task: Task) -> str:
-        return recipe_hash(self, task.discount, [(job.data.fingerprint, job.seed) for job in jobs])
+    def _identity(self, jobs: Sequence[Job], task: Task, judge: Judge | None) -> str:
+        return recipe_hash(self, judged_by(judge), task.discount, [(job.data.fingerprint, job.seed) for job in jobs])
 
     def _policy(self, state: dict[str, Tensor], index: int, jobs: Sequence[Job], actions: Discrete) -> QPolicy:
         data = jobs[index].data

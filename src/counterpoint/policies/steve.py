@@ -29,7 +29,7 @@ from counterpoint.nets.dueling import DuelingQ
 from counterpoint.nets.stacked import initialise, members_of
 from counterpoint.nets.training import Monitor, train
 from counterpoint.policies.base import Learned, PolicyLearner, discrete
-from counterpoint.policies.d3qn import D3QN, Judge, QLearner, table
+from counterpoint.policies.d3qn import D3QN, Judge, QLearner, judged_by, table
 from counterpoint.policies.qnetwork import QPolicy, greedy
 from counterpoint.seeding import derive
 from counterpoint.tasks.base import Task
@@ -92,7 +92,7 @@ class ValueExpansion(PolicyLearner):
         learner.expand_with(_stack(self.model, models), reward, task)
         # Members of one job share its stream of minibatches: their targets are made together.
         minibatches = [job.seed for job in jobs for _ in range(self.q_functions)]
-        trained = train(learner, schedule, minibatches, self._identity(jobs, task), monitor.stage("policy"))
+        trained = train(learner, schedule, minibatches, self._identity(jobs, task, judge), monitor.stage("policy"))
         selected = learner.network().state_dict()
         return [
             Learned(self._policy(selected, i, jobs, actions), self._policy(trained.last, i, jobs, actions))
@@ -130,8 +130,8 @@ class ValueExpansion(PolicyLearner):
         fit_network(network.to(device_of(device)), tables, seeds, self.model.likelihood, identity, monitor)
         return network.requires_grad_(False)
 
-    def _identity(self, jobs: Sequence[Job], task: Task) -> str:
-        return recipe_hash(self, task.discount, [(job.data.fingerprint, job.seed) for job in jobs])
+    def _identity(self, jobs: Sequence[Job], task: Task, judge: Judge | None) -> str:
+        return recipe_hash(self, judged_by(judge), task.discount, [(job.data.fingerprint, job.seed) for job in jobs])
 
     def _policy(self, state: dict[str, Tensor], index: int, jobs: Sequence[Job], actions: Discrete) -> QPolicy:
         data = jobs[index].data
