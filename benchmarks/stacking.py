@@ -88,14 +88,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cpu-members", type=int, default=20, help="members of the stack on the CPU")
     parser.add_argument("--gpu-members", type=int, default=100, help="members of the stack on the GPU; the grid's 100")
+    parser.add_argument("--only", choices=("cpu", "gpu"), help="one of the two; without it, what there is")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    rows = on_cpu(arguments.cpu_members)
-    rows += on_gpu(arguments.gpu_members) if torch.cuda.is_available() else []
+    rows = on_cpu(arguments.cpu_members) if arguments.only != "gpu" else []
+    rows += on_gpu(arguments.gpu_members) if torch.cuda.is_available() and arguments.only != "cpu" else []
     print(markdown_table(rows, formats={"in the loop": ",.0f", "whole fits": ",.0f"}))
     rates = {f"{row['device'][:3]} {row['how']}": row for row in rows}
     figures: dict[str, Any] = {"rows": rows}
-    for device in ("CPU", "GPU") if "GPU stacked" in rates else ("CPU",):
+    for device in [device for device in ("CPU", "GPU") if f"{device} stacked" in rates]:
         for what in ("in the loop", "whole fits"):
             ratio = rates[f"{device} stacked"][what] / rates[f"{device} one by one"][what]
             figures[f"{device} stacked over one by one, {what}"] = round(ratio, 2)

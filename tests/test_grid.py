@@ -218,8 +218,11 @@ def test_the_command_names_the_grid_and_fixes_its_packs():
     assert (quick.name, quick.behaviour, quick.pack_size) == ("sd-nonrandom-quick", "non-random", 4)
     assert Reproduce("ablations", device="cuda", executor=Ray()).grid().pack_size == 0
     assert quick.cells()[0].key != grid.cells()[0].key
+    assert Reproduce("sd", trials=(50, 100), device="cpu").grid().trials == (50, 100)
     with pytest.raises(CounterpointError, match="--seeds to 2 or more"):
         Reproduce("sd", seeds=1).grid()
+    with pytest.raises(CounterpointError, match="a log has 1 to 250 trials, not 300"):
+        Reproduce("sd", trials=(300,), device="cpu").grid()
 
 
 def test_a_failed_cell_ends_the_command_with_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -46,6 +46,8 @@ class Reproduce:
     """Data sets and training seeds; 20, or 3 with --quick."""
     methods: tuple[str, ...] = ()
     """Some of the methods; all where none is named."""
+    trials: tuple[int, ...] = ()
+    """Logged trials a data set has, other sizes than the experiment's."""
     device: str = "auto"
     """cpu, cuda or auto."""
     pack_size: int | None = None
@@ -68,9 +70,18 @@ class Reproduce:
             raise CounterpointError(f"{seeds} seeds give no interval; set --seeds to 2 or more")
         pack_size = self.pack_size if self.pack_size is not None else 0 if self._on_gpu() else seeds
         if self.experiment == "ablations":
-            return (quick_ablations if self.quick else ablations)(seeds, self.methods, pack_size)
-        behaviour = "random" if self.experiment == "sd" else "non-random"
-        return (quick_sd if self.quick else sd)(behaviour, seeds, self.methods, pack_size)
+            grid = (quick_ablations if self.quick else ablations)(seeds, self.methods, pack_size)
+        else:
+            behaviour = "random" if self.experiment == "sd" else "non-random"
+            grid = (quick_sd if self.quick else sd)(behaviour, seeds, self.methods, pack_size)
+        return self._of_sizes(grid)
+
+    def _of_sizes(self, grid: Grid) -> Grid:
+        most = grid.protocol.logged_trials
+        for trials in self.trials:
+            if not 1 <= trials <= most:
+                raise CounterpointError(f"a log has 1 to {most} trials, not {trials}; choose --trials in between")
+        return replace(grid, trials=self.trials or grid.trials)
 
     def _on_gpu(self) -> bool:
         """A cluster's workers may have the GPU that this machine lacks."""

@@ -29,7 +29,7 @@ CTRL_G, CTRL_G_BICOGAN = "CTRL_g, default SCM", "CTRL_g, BiCoGAN"
 PAPER_NAMES = {CTRL_G: "CTRL_g", CTRL_G_BICOGAN: "CTRL_g"}
 """What the paper calls an arm, where its name is another."""
 
-LEARNER = D3QN(schedule=Schedule(steps=3000, check_every=300, rate="linear", log_every=250))
+LEARNER = D3QN(schedule=Schedule(steps=3000, check_every=150, rate="linear", log_every=250))
 """The Q-learning of every arm; short, because longer training on 20-step trials lowers true returns."""
 
 PAPER_D3QN = D3QN(hidden=(512, 512, 512, 512))

@@ -1,7 +1,8 @@
 """What the training loop trains, and how one update follows another: plainly, or as a replayed CUDA graph."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,6 +18,9 @@ EAGER_STEPS = 5
 
 class Learner(nn.Module, ABC):
     """K members in training. Everything that training changes is a parameter or a persistent buffer of this module."""
+
+    rough: bool = False
+    """A GPU may round the factors of matrix products to ten bits (TF32): up to twice as fast."""
 
     @abstractmethod
     def draw(self, member: int, random: torch.Generator, steps: int) -> dict[str, Tensor]:
@@ -82,7 +86,8 @@ class Stepper:
         return self.losses
 
     def _gpu_step(self) -> None:
-        self.losses = self.learner.update({n: t.index_select(0, self.position)[0] for n, t in self.buffers.items()})
+        with _products(self.learner.rough):
+            self.losses = self.learner.update({n: t.index_select(0, self.position)[0] for n, t in self.buffers.items()})
         self.position += 1
 
     def _capture(self) -> None:
@@ -92,3 +97,15 @@ class Stepper:
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self._gpu_step()
+
+
+@contextmanager
+def _products(rough: bool) -> Iterator[None]:
+    """Matrix products on a GPU in TF32 inside the block, if `rough`."""
+    settings: Any = torch.backends.cuda.matmul
+    before = settings.fp32_precision
+    settings.fp32_precision = "tf32" if rough else before
+    try:
+        yield
+    finally:
+        settings.fp32_precision = before

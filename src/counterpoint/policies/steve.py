@@ -164,6 +164,7 @@ class MVE(ValueExpansion):
 class ExpansionLearner(QLearner):
     """K jobs × L Q-functions in training; the L functions of a job see the same rows and share one target."""
 
+    rough = True  # The models that targets look ahead in are wrong by more than the rounding.
     features: Tensor
 
     def __init__(
