@@ -221,6 +221,9 @@ def test_the_command_names_the_grid_and_fixes_its_packs():
     assert Reproduce("sd", trials=(50, 100), device="cpu").grid().trials == (50, 100)
     with pytest.raises(CounterpointError, match="--seeds to 2 or more"):
         Reproduce("sd", seeds=1).grid()
+    assert Reproduce("sd-nonrandom", wandering=0.2, device="cpu").grid().protocol.wandering == 0.2
+    with pytest.raises(CounterpointError, match=r"a share of 1\.5 random actions is not possible"):
+        Reproduce("sd-nonrandom", wandering=1.5, device="cpu").grid()
     with pytest.raises(CounterpointError, match="a log has 1 to 250 trials, not 300"):
         Reproduce("sd", trials=(300,), device="cpu").grid()
 

@@ -20,6 +20,7 @@ from counterpoint.experiments.grid import Grid
 from counterpoint.experiments.runner import Ran, run
 from counterpoint.experiments.sd import quick_sd, sd, sd_comparisons
 from counterpoint.experiments.summary import levels, write_summary
+from counterpoint.methods.behaviour import WANDERING
 
 Experiment = Literal["sd", "sd-nonrandom", "ablations"]
 Executors = (
@@ -48,6 +49,8 @@ class Reproduce:
     """Some of the methods; all where none is named."""
     trials: tuple[int, ...] = ()
     """Logged trials a data set has, other sizes than the experiment's."""
+    wandering: float = WANDERING
+    """Share of random actions in the logs of sd-nonrandom; with few of them, logs hold no failures to learn from."""
     device: str = "auto"
     """cpu, cuda or auto."""
     pack_size: int | None = None
@@ -74,14 +77,18 @@ class Reproduce:
         else:
             behaviour = "random" if self.experiment == "sd" else "non-random"
             grid = (quick_sd if self.quick else sd)(behaviour, seeds, self.methods, pack_size)
-        return self._of_sizes(grid)
+        return self._logged(grid)
 
-    def _of_sizes(self, grid: Grid) -> Grid:
+    def _logged(self, grid: Grid) -> Grid:
+        """The grid with other logs, where the options ask for them."""
+        if not 0 <= self.wandering <= 1:
+            raise CounterpointError(f"a share of {self.wandering} random actions is not possible; use 0 to 1")
         most = grid.protocol.logged_trials
         for trials in self.trials:
             if not 1 <= trials <= most:
                 raise CounterpointError(f"a log has 1 to {most} trials, not {trials}; choose --trials in between")
-        return replace(grid, trials=self.trials or grid.trials)
+        protocol = replace(grid.protocol, wandering=self.wandering)
+        return replace(grid, trials=self.trials or grid.trials, protocol=protocol)
 
     def _on_gpu(self) -> bool:
         """A cluster's workers may have the GPU that this machine lacks."""

@@ -13,7 +13,7 @@ from typing import Literal
 
 from counterpoint.artifacts import recipe_hash
 from counterpoint.data.transitions import Transitions
-from counterpoint.methods.behaviour import trained_behaviours
+from counterpoint.methods.behaviour import WANDERING, trained_behaviours
 from counterpoint.policies.base import PolicyLearner
 from counterpoint.seeding import derive
 from counterpoint.tasks.cartpole import CartPole
@@ -45,6 +45,8 @@ class Protocol:
     """Episodes each policy is tried in, the same for all policies."""
     evaluation_seed: int = 0
     """Seed of those episodes."""
+    wandering: float = WANDERING
+    """Share of random actions in a non-random log."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def logs(
     task: CartPole, behaviour: Behaviour, seeds: Sequence[int], protocol: Protocol = Protocol()
 ) -> dict[int, Transitions]:
     """The whole log of every seed, without the noise that made it."""
-    behaviours = _behaviours(task, behaviour, seeds)
+    behaviours = _behaviours(task, behaviour, seeds, protocol.wandering)
     tables = {
         seed: simulate(task, behaviours[seed], protocol.logged_trials, protocol.steps, derive(seed, "data"))
         for seed in seeds
@@ -119,13 +121,16 @@ def logs(
     return {seed: replace(table, noise=table.noise[:, :0]) for seed, table in tables.items()}
 
 
-def _behaviours(task: CartPole, behaviour: Behaviour, seeds: Sequence[int]) -> dict[int, BehaviourPolicy]:
+def _behaviours(
+    task: CartPole, behaviour: Behaviour, seeds: Sequence[int], wandering: float
+) -> dict[int, BehaviourPolicy]:
     if behaviour == "random":
         return dict.fromkeys(seeds, random_policy(task))
     trained: dict[int, BehaviourPolicy] = {}
     for first in sorted({seed // BEHAVIOUR_BLOCK * BEHAVIOUR_BLOCK for seed in seeds}):
         block = range(first, first + BEHAVIOUR_BLOCK)
-        trained |= dict(zip(block, trained_behaviours(task, [derive(s, "behaviour") for s in block]), strict=True))
+        own = [derive(seed, "behaviour") for seed in block]
+        trained |= dict(zip(block, trained_behaviours(task, own, wandering), strict=True))
     return trained
 
 

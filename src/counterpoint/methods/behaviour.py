@@ -21,12 +21,15 @@ RESTARTS = 10
 """Starts in an episode: a CartPole trial under random actions lasts about 25 steps, and ten of those teach nothing. An
 episode therefore starts over at a failure, ten times."""
 EXPLORATION = 0.2
-"""Share of random actions, in training and in the log; the paper is silent."""
+"""Share of random actions while the policy is trained."""
+WANDERING = 0.5
+"""Share of random actions in the log. The paper is silent; at 0.2 most logs of 250 trials hold no failure at all, and a
+method that learns from single steps has then nothing to learn from."""
 LEARNER = D3QN((64, 64), Schedule(steps=2000, rate="linear"), batch=128, learning_rate=1e-3)
 """Learned twice, on the first half of the episodes and on all of them; 600 updates are too few to beat chance."""
 
 
-def exploring(policy: Policy, task: KnownSCM, share: float = EXPLORATION) -> BehaviourPolicy:
+def exploring(policy: Policy, task: KnownSCM, share: float) -> BehaviourPolicy:
     """Follow `policy`, but take a random action in a share of the steps."""
 
     def act(state: Float[Tensor, "n s"], random: torch.Generator) -> Float[Tensor, "n a"]:
@@ -36,18 +39,20 @@ def exploring(policy: Policy, task: KnownSCM, share: float = EXPLORATION) -> Beh
     return act
 
 
-def trained_behaviours(task: KnownSCM, seeds: Sequence[int]) -> list[BehaviourPolicy]:
+def trained_behaviours(task: KnownSCM, seeds: Sequence[int], wandering: float = WANDERING) -> list[BehaviourPolicy]:
     """One behaviour a seed, each from its own ten episodes; all learn in one stack."""
     behaviours = [random_policy(task) for _ in seeds]
     tables: list[list[Transitions]] = [[] for _ in seeds]
+    policies: list[Policy] = []
     for first in (0, EPISODES // 2):
         for table, act, seed in zip(tables, behaviours, seeds, strict=True):
             table += [_episode(task, act, seed, episode) for episode in range(first, first + EPISODES // 2)]
         jobs = [
             Job(concatenate(table), derive(seed, "learn", first)) for table, seed in zip(tables, seeds, strict=True)
         ]
-        behaviours = [exploring(learned.last, task) for learned in LEARNER.fit_many(jobs, task)]
-    return behaviours
+        policies = [learned.last for learned in LEARNER.fit_many(jobs, task)]
+        behaviours = [exploring(policy, task, EXPLORATION) for policy in policies]
+    return [exploring(policy, task, wandering) for policy in policies]
 
 
 def trained_behaviour(task: KnownSCM, seed: int) -> BehaviourPolicy:
