@@ -23,8 +23,8 @@ episode therefore starts over at a failure, ten times."""
 EXPLORATION = 0.2
 """Share of random actions while the policy is trained."""
 WANDERING = 0.7
-"""Share of random actions in the log. The paper is silent. With this one a behaviour lasts twice as long as a random one
-and still fails now and then; at 0.2 most logs of 250 trials hold no failure, and single steps then teach nothing."""
+"""Share of random actions in the log. The paper is silent. With this one a behaviour lasts twice as long as chance and
+still fails now and then; at 0.2 most logs of 250 trials hold no failure, and single steps then teach nothing."""
 LEARNER = D3QN((64, 64), Schedule(steps=2000, rate="linear"), batch=128, learning_rate=1e-3)
 """Learned twice, on the first half of the episodes and on all of them; 600 updates are too few to beat chance."""
 
