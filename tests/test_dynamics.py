@@ -154,7 +154,7 @@ def test_density_is_in_the_units_of_the_state() -> None:
 def test_mixture_draws_have_the_mixtures_moments() -> None:
     head = JointMixture(2)
     raw = torch.tensor([0.0, torch.tensor(3.0).log(), 0, 0, 4, -4, 0, 0, 0, 0]).expand(40_000, -1)
-    drawn = head.sample(raw, 2, generator(0, "moments"))
+    drawn = head.sample(raw, head.chance(raw.shape[:-1], 2, generator(0, "moments")), 2)
     assert torch.allclose(drawn.mean(0), torch.tensor([3.0, -3.0]), atol=0.05)
     assert torch.allclose(drawn.var(0), torch.full((2,), 1 + 16 * 0.75 * 0.25), rtol=0.03)
 

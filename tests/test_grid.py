@@ -80,12 +80,13 @@ def without_seconds(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def test_keys_are_stable_and_know_the_recipe_but_not_the_name():
     cell = tiny_grid({"D3QN": TINY}).cells()[0]
-    assert cell.key == tiny_grid({"another name": TINY}, pack_size=3).cells()[0].key == "17472ac30f980e4a"
+    assert cell.key == tiny_grid({"another name": TINY}, pack_size=3).cells()[0].key == "d3d3d630868d04bc"
     others = [
         tiny_grid({"D3QN": replace(TINY, tau=0.01)}),
         tiny_grid({"D3QN": replace(TINY, schedule=replace(TINY.schedule, steps=151))}),
         replace(tiny_grid({"D3QN": TINY}), arms={"D3QN": Arm(TINY, CartPole(noise_size=0.06))}),
         tiny_grid({"D3QN": TINY}, behaviour="non-random"),
+        tiny_grid({"D3QN": TINY}, behaviour="non-random", protocol=replace(PROTOCOL, wandering=0.1)),
         tiny_grid({"D3QN": TINY}, protocol=replace(PROTOCOL, evaluation_trials=4)),
         tiny_grid({"D3QN": TINY}, trials=(6,)),
         tiny_grid({"D3QN": TINY}, seeds=(2,)),
@@ -93,6 +94,7 @@ def test_keys_are_stable_and_know_the_recipe_but_not_the_name():
     keys = {grid.cells()[0].key for grid in others}
     assert len(keys) == len(others)
     assert cell.key not in keys
+    assert tiny_grid({"D3QN": TINY}, protocol=replace(PROTOCOL, wandering=0.1)).cells()[0].key == cell.key
 
 
 def test_packs_cover_every_cell_once_and_arms_of_one_recipe_share_theirs():
@@ -219,6 +221,8 @@ def test_the_command_names_the_grid_and_fixes_its_packs():
     assert Reproduce("ablations", device="cuda", executor=Ray()).grid().pack_size == 0
     assert quick.cells()[0].key != grid.cells()[0].key
     assert Reproduce("sd", trials=(50, 100), device="cpu").grid().trials == (50, 100)
+    with pytest.raises(CounterpointError, match="a pack cannot hold -1 cells"):
+        Reproduce("sd", pack_size=-1, device="cpu").grid()
     with pytest.raises(CounterpointError, match="--seeds to 2 or more"):
         Reproduce("sd", seeds=1).grid()
     assert Reproduce("sd-nonrandom", wandering=0.2, device="cpu").grid().protocol.wandering == 0.2

@@ -38,7 +38,7 @@ def test_every_world_is_one_member_of_one_scm(name: str) -> None:
     state = torch.stack([rows.state[i : i + 5] for i in range(worlds.count)])
     action = torch.stack([rows.action[i : i + 5] for i in range(worlds.count)])
     stepped = worlds.step(state, action, generator(0))
-    noise = models[0].mechanism.prior(worlds.count * 5, generator(0)).view(worlds.count, 5, -1)
+    noise = models[0].mechanism.prior(members * 5, generator(0)).view(members, 5, -1).repeat(3, 1, 1)
     for j, model in enumerate(models):
         own = slice(j * members, (j + 1) * members)
         by_hand = model.mechanism.predict(torch.cat([state[own], action[own]], -1), state[own], noise[own])
@@ -158,3 +158,15 @@ def test_the_balancing_policy_wins_inside_a_fitted_model(pole: list[Any]) -> Non
     assert scores[0] < -80
     assert scores[1] > -20
     assert torch.equal(judged(balance), judged(balance))
+
+
+@pytest.mark.parametrize("recipe", [DensitySCM(ensemble=2, hidden=(8,)), *MODELS.values()], ids=["scm", *MODELS])
+def test_a_policy_is_judged_the_same_alone_and_beside_others(recipe: Any) -> None:
+    brief = Likelihood(Schedule(steps=30))
+    jobs = [Job(logged(6, seed), seed) for seed in range(3)]
+    models = [replace(recipe, likelihood=brief).fit_many([job])[0] for job in jobs]
+    how, actor = Rollouts(starts=4, horizon=25), fixed(0.4)
+    together = how.judge(Worlds(models), jobs, TASK).returns(fixed(0.4, 0.4, 0.4))
+    for k, (job, model) in enumerate(zip(jobs, models, strict=True)):
+        alone = how.judge(Worlds([model]), [job], TASK).returns(actor)
+        torch.testing.assert_close(together[k : k + 1], alone)

@@ -137,6 +137,8 @@ def device_of(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise CounterpointError(f"device '{name}' is not known; use auto, cpu or cuda") from None
+    if device.type not in ("cpu", "cuda"):
+        raise CounterpointError(f"device '{name}' is not supported; use auto, cpu or cuda")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise CounterpointError("no CUDA device is available here; use --device cpu")
     return device

@@ -44,6 +44,9 @@ def main(arguments: list[str] | None = None) -> None:
     except CounterpointError as error:
         print(f"counterpoint: {error}", file=sys.stderr)
         sys.exit(2)
+    except OSError as error:
+        print(f"counterpoint: {error.filename or 'a file'}: {error.strerror or error}; check the path", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
         how = "the same command with --resume" if hasattr(command, "saving") else "the same command"
         print(f"counterpoint: stopped; {how} goes on", file=sys.stderr)

@@ -20,7 +20,7 @@ class Worlds:
     """Every ensemble member of every fitted model as a world of its own, all stepped in one batch."""
 
     def __init__(self, models: Sequence[StructuralCausalModel] | Sequence[DynamicsModel]) -> None:
-        self.device = models[0].device
+        self.device, self.models = models[0].device, len(models)
         self.network = _one_network(models).to(self.device).eval()
         self.count = self.network.members
 
@@ -28,13 +28,13 @@ class Worlds:
     def step(
         self, state: Float[Tensor, "w n s"], action: Float[Tensor, "w n a"], random: torch.Generator
     ) -> Float[Tensor, "w n s"]:
-        """Next states with fresh noise, world by world."""
-        context = torch.cat([state, action], -1)
+        """Next states with fresh noise: the same for every model, so that none depends on the models beside it."""
+        context, members, episodes = torch.cat([state, action], -1), self.count // self.models, state.shape[1]
         if isinstance(self.network, HeadNetwork):
-            return state + self.network.sample(context, random)
-        worlds, episodes, _ = state.shape
-        noise = self.network.prior(worlds * episodes, random).to(state).view(worlds, episodes, -1)
-        return self.network.predict(context, state, noise)
+            chance = self.network.chance((members, episodes), random)
+            return state + self.network.sample(context, chance.repeat(self.models, 1, 1))
+        noise = self.network.prior(members * episodes, random).to(state).view(members, episodes, -1)
+        return self.network.predict(context, state, noise.repeat(self.models, 1, 1))
 
 
 def _one_network(models: Sequence[StructuralCausalModel] | Sequence[DynamicsModel]) -> Mechanism | HeadNetwork:

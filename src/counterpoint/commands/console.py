@@ -79,9 +79,12 @@ def load_task(run: Path) -> Task:
     """The run's task: a simulator from task.json or one learned by `fit`."""
     if (run / TASK_FILE).exists():
         try:
-            return artifacts.decode(json.loads((run / TASK_FILE).read_text()), CLASSES)
-        except json.JSONDecodeError:
+            task = artifacts.decode(json.loads((run / TASK_FILE).read_text()), CLASSES)
+        except ValueError:
             raise CounterpointError(f"'{run / TASK_FILE}' is not JSON; run simulate again") from None
+        if not isinstance(task, Task):
+            raise CounterpointError(f"'{run / TASK_FILE}' does not hold a task; run simulate again")
+        return task
     if (run / TASK).exists():
         return load(run / TASK)
     raise CounterpointError(f"'{run}' has no task; run simulate or fit with this --run first")

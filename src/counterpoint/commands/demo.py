@@ -11,6 +11,7 @@ import tyro
 from counterpoint.artifacts import recipe_hash
 from counterpoint.commands.console import Saving, say, show, watching
 from counterpoint.data.jobs import Job
+from counterpoint.errors import CounterpointError
 from counterpoint.evaluation.rollout import evaluate_many, returns
 from counterpoint.evaluation.statistics import iqm
 from counterpoint.methods.general import General
@@ -65,6 +66,8 @@ class Demo:
     saving: tyro.conf.OmitArgPrefixes[Saving] = Saving()
 
     def execute(self) -> None:
+        if self.seeds < 1:
+            raise CounterpointError(f"{self.seeds} data sets show nothing; set --seeds to 1 or more")
         task = CartPole()
         jobs = [self._job(task, i) for i in range(self.seeds)]
         say(f"{self.seeds} data sets of {len(jobs[0].data)} rows each; three methods; true returns of at most 500\n")

@@ -72,6 +72,8 @@ class Reproduce:
         if seeds < 2:
             raise CounterpointError(f"{seeds} seeds give no interval; set --seeds to 2 or more")
         pack_size = self.pack_size if self.pack_size is not None else 0 if self._on_gpu() else seeds
+        if pack_size < 0:
+            raise CounterpointError(f"a pack cannot hold {pack_size} cells; set --pack-size to 1 or more, or 0 for all")
         if self.experiment == "ablations":
             grid = (quick_ablations if self.quick else ablations)(seeds, self.methods, pack_size)
         else:

@@ -40,8 +40,12 @@ class Head(ABC):
         """Log density of the vector."""
 
     @abstractmethod
-    def sample(self, raw: Float[Tensor, "*n w"], size: int, random: torch.Generator) -> Float[Tensor, "*n d"]:
-        """One draw a row."""
+    def chance(self, shape: Sequence[int], size: int, random: torch.Generator) -> Float[Tensor, "*n c"]:
+        """The chance of one draw for every row of a table of this shape."""
+
+    @abstractmethod
+    def sample(self, raw: Float[Tensor, "*n w"], chance: Float[Tensor, "*n c"], size: int) -> Float[Tensor, "*n d"]:
+        """What that chance makes of the law."""
 
     def unit(self, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         """Centre and unit of y inside the network; its mean and standard deviation unless the head has its own."""
@@ -86,8 +90,13 @@ class HeadNetwork(nn.Module):
         standard = self.head.log_prob(self.raw(context), (y - self.y_mean) / self.y_scale)
         return (standard - self.y_scale.log().sum(-1))[..., None]
 
-    def sample(self, context: Float[Tensor, "k n c"], random: torch.Generator) -> Float[Tensor, "k n d"]:
-        return self.head.sample(self.raw(context), self.size, random) * self.y_scale + self.y_mean
+    def chance(self, shape: Sequence[int], random: torch.Generator) -> Float[Tensor, "*n u"]:
+        """The chance of one draw a row, drawn where the generator lives."""
+        return self.head.chance(shape, self.size, random)
+
+    def sample(self, context: Float[Tensor, "k n c"], chance: Float[Tensor, "k n u"]) -> Float[Tensor, "k n d"]:
+        standard = self.head.sample(self.raw(context), chance.to(context), self.size)
+        return standard * self.y_scale + self.y_mean
 
 
 class _Learner(LikelihoodLearner):
@@ -154,9 +163,9 @@ class DynamicsModel(nn.Module):
         random: torch.Generator,
         theta: Float[Tensor, "_ t"] = NO_THETA,
     ) -> Float[Tensor, "m n s"]:
-        """A next state from every member for rows of its own: the step of a planner's particles."""
+        """A next state from every member for rows of its own."""
         context = torch.cat([state, action, theta.to(state).expand(*state.shape[:2], -1)], -1)
-        return state + self.network.sample(context, random)
+        return state + self.network.sample(context, self.network.chance(state.shape[:2], random))
 
     def imagine(
         self, rows: Transitions, action: Float[Tensor, "n a"], random: torch.Generator
@@ -251,9 +260,9 @@ def change_table(job: Job) -> dict[str, Tensor]:
     return {"context": table["context"], "y": table["next_state"] - table["state"]}
 
 
-def normal(shape: Sequence[int], like: Tensor, random: torch.Generator) -> Tensor:
-    """Standard normal draws where the generator lives, brought to where `like` lives."""
-    return torch.randn(*shape, generator=random, device=random.device).to(like)
+def normal(shape: Sequence[int], size: int, random: torch.Generator) -> Float[Tensor, "*n d"]:
+    """Standard normal draws where the generator lives."""
+    return torch.randn(*shape, size, generator=random, device=random.device)
 
 
 def _moments(padded: Padded, name: str) -> tuple[Tensor, Tensor]:

@@ -1,5 +1,6 @@
 """Base-D: s' = f(s, a), fitted by least squares (paper, section 5.1)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,7 +20,10 @@ class Point(Head):
         """−½‖y − f‖², a score up to a constant: a point has no density."""
         return -0.5 * (y - raw).square().sum(-1)
 
-    def sample(self, raw: Float[Tensor, "*n w"], size: int, random: torch.Generator) -> Float[Tensor, "*n d"]:
+    def chance(self, shape: Sequence[int], size: int, random: torch.Generator) -> Float[Tensor, "*n c"]:
+        return torch.zeros(*shape, 0)
+
+    def sample(self, raw: Float[Tensor, "*n w"], chance: Float[Tensor, "*n c"], size: int) -> Float[Tensor, "*n d"]:
         return raw
 
 

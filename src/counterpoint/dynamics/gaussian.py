@@ -1,5 +1,6 @@
 """Base-S: s' ~ N(μ(s, a), diag σ²(s, a)), fitted by maximum likelihood (paper, section 5.1)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,9 +22,12 @@ class DiagonalGaussian(Head):
         standard = (y - mean) * torch.exp(-log_scale)
         return (-0.5 * standard.square() - LOG_ROOT_TWO_PI - log_scale).sum(-1)
 
-    def sample(self, raw: Float[Tensor, "*n w"], size: int, random: torch.Generator) -> Float[Tensor, "*n d"]:
+    def chance(self, shape: Sequence[int], size: int, random: torch.Generator) -> Float[Tensor, "*n c"]:
+        return normal(shape, size, random)
+
+    def sample(self, raw: Float[Tensor, "*n w"], chance: Float[Tensor, "*n c"], size: int) -> Float[Tensor, "*n d"]:
         mean, log_scale = _parts(raw)
-        return mean + log_scale.exp() * normal(mean.shape, raw, random)
+        return mean + log_scale.exp() * chance
 
 
 def _parts(raw: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,7 @@
 One component is chosen for the vector as a whole, so columns that move together in the data do so in the draws.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,14 +31,19 @@ class JointMixture(Head):
         parts = (-0.5 * standard.square() - LOG_ROOT_TWO_PI - log_scale).sum(-1)
         return torch.logsumexp(weights + parts, -1)
 
-    def sample(self, raw: Float[Tensor, "*n w"], size: int, random: torch.Generator) -> Float[Tensor, "*n d"]:
+    def chance(self, shape: Sequence[int], size: int, random: torch.Generator) -> Float[Tensor, "*n c"]:
+        """A uniform draw that chooses the component, then a normal one for every column."""
+        threshold = torch.rand(*shape, 1, generator=random, device=random.device)
+        return torch.cat([threshold, normal(shape, size, random)], -1)
+
+    def sample(self, raw: Float[Tensor, "*n w"], chance: Float[Tensor, "*n c"], size: int) -> Float[Tensor, "*n d"]:
         weights, mean, log_scale = self._parts(raw, size)
-        threshold = torch.rand(*raw.shape[:-1], 1, generator=random, device=random.device).to(raw)
+        threshold, draw = chance.split([1, size], -1)
         # The last component takes what rounding leaves, so the sum stops before it.
         chosen = (weights.exp().cumsum(-1)[..., :-1] <= threshold).sum(-1)[..., None, None]
         index = chosen.expand(*chosen.shape[:-1], size)
         mean, log_scale = (table.gather(-2, index).squeeze(-2) for table in (mean, log_scale))
-        return mean + log_scale.exp() * normal(mean.shape, raw, random)
+        return mean + log_scale.exp() * draw
 
     def _parts(self, raw: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
         """Log weights [*n k], means and log standard deviations [*n k d]."""

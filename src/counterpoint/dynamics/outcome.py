@@ -41,8 +41,11 @@ class Bernoulli(Head):
     def log_prob(self, raw: Float[Tensor, "*n w"], y: Float[Tensor, "*n d"]) -> Float[Tensor, "*n"]:
         return -torch.nn.functional.binary_cross_entropy_with_logits(raw, y, reduction="none").sum(-1)
 
-    def sample(self, raw: Float[Tensor, "*n w"], size: int, random: torch.Generator) -> Float[Tensor, "*n d"]:
-        return (torch.rand(raw.shape, generator=random, device=random.device).to(raw) < raw.sigmoid()).to(raw)
+    def chance(self, shape: Sequence[int], size: int, random: torch.Generator) -> Float[Tensor, "*n c"]:
+        return torch.rand(*shape, size, generator=random, device=random.device)
+
+    def sample(self, raw: Float[Tensor, "*n w"], chance: Float[Tensor, "*n c"], size: int) -> Float[Tensor, "*n d"]:
+        return (chance < raw.sigmoid()).to(raw)
 
     def unit(self, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         """0 and 1 stay what they are."""

@@ -14,6 +14,7 @@ from counterpoint.experiments.sd import chosen
 from counterpoint.methods.general import General
 from counterpoint.methods.paper import LEARNER, QUICK_LEARNER, unjudged
 from counterpoint.policies.d3qn import D3QN
+from counterpoint.scm.density import default_scm
 from counterpoint.tasks.cartpole import CartPole, NoiseReading
 from counterpoint.worlds import Rollouts
 
@@ -57,8 +58,15 @@ def ablation_arms(reference: General, lengths: Sequence[int]) -> dict[str, Arm]:
         REFERENCE: Arm(reference),
         **{name: Arm(replace(reference, learner=each)) for name, each in learners.items()},
         **{name: Arm(replace(reference, augmenter=each)) for name, each in augmenters.items()},
+        "judge: one network's share of episodes": Arm(replace(reference, rollouts=_share(reference))),
+        "SCM: one network": Arm(replace(reference, model=default_scm(ensemble=1))),
         **_reading_arms(reference),
     }
+
+
+def _share(reference: General) -> Rollouts:
+    """As many episodes in all as a model of one network is judged by, spread over the members."""
+    return replace(reference.rollouts, starts=max(reference.rollouts.starts // default_scm().ensemble, 1))
 
 
 def _of_length(learner: D3QN, steps: int) -> D3QN:

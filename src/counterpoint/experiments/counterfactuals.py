@@ -23,7 +23,7 @@ from counterpoint.errors import CounterpointError
 from counterpoint.evaluation.counterfactual_error import CounterfactualError, judge, questions
 from counterpoint.nets.density import Mixture, Spline
 from counterpoint.report.heatmap import counterfactual_errors
-from counterpoint.report.tables import markdown_table, provenance, read_csv, write_csv, write_json
+from counterpoint.report.tables import markdown_table, provenance, read_csv, require_columns, write_csv, write_json
 from counterpoint.scm.auto import Auto
 from counterpoint.scm.bicogan import BiCoGAN, ConditionalBiCoGAN
 from counterpoint.scm.density import DensitySCM, default_scm, location_scale
@@ -101,7 +101,10 @@ class Counterfactuals:
     def run(self, out: Path, report: Callable[[str, int, int], None] = lambda stage, done, total: None) -> list[dict]:
         """Run what the CSV in `out` does not hold yet; it is written after every cell, so a stopped run goes on."""
         path = out / "counterfactuals.csv"
+        out.mkdir(parents=True, exist_ok=True)
         rows = read_csv(path) if path.exists() else []
+        if rows:
+            require_columns(rows, COLUMNS, path.name)
         cells = self.cells()
         for number, cell in enumerate(cells):
             missing = [seed for seed in self._seeds() if not any(_is(row, cell, seed) for row in rows)]

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import Literal
+from typing import Any, Literal
 
 from counterpoint.artifacts import recipe_hash
 from counterpoint.data.transitions import Transitions
-from counterpoint.methods.behaviour import WANDERING, trained_behaviours
+from counterpoint.methods.behaviour import WANDERING, trained_behaviours, training_recipe
 from counterpoint.policies.base import PolicyLearner
 from counterpoint.seeding import derive
 from counterpoint.tasks.cartpole import CartPole
@@ -49,6 +49,11 @@ class Protocol:
     """Share of random actions in a non-random log."""
 
 
+def behaviour_recipe(behaviour: Behaviour, protocol: Protocol) -> list[Any]:
+    """What the actions of a log depend on beside the seed; for random ones nothing."""
+    return [behaviour] if behaviour == "random" else [behaviour, protocol.wandering, training_recipe()]
+
+
 @dataclass(frozen=True)
 class Cell:
     """One policy to learn. Data and training depend on the seed alone, so methods are compared in pairs."""
@@ -63,7 +68,8 @@ class Cell:
 
     @cached_property
     def key(self) -> str:
-        return recipe_hash(self.arm, self.behaviour, self.trials, self.seed, self.protocol)
+        logged = behaviour_recipe(self.behaviour, self.protocol)
+        return recipe_hash(self.arm, logged, self.trials, self.seed, replace(self.protocol, wandering=0.0))
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,15 @@
 """Runs a grid: what is done is skipped, what was begun goes on, what fails is reported.
 
 Every finished cell is a file of its own, written whole or not at all; cells in training leave checkpoints every few
-seconds. A killed run therefore loses seconds, and run again it ends with the same rows as one that was never killed.
+seconds (every minute on a GPU). A killed run therefore loses little, at most the trial runs of the packs it had in
+hand, and run again it ends with the same rows as one that was never killed.
 """
 
 import gc
 import json
 import shutil
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +22,7 @@ from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError
 from counterpoint.evaluation.rollout import evaluate_many
 from counterpoint.experiments.executors import Executor, Failure, Report, one_thread, silent
-from counterpoint.experiments.grid import Arm, Behaviour, Cell, Grid, Pack, Protocol, logs
+from counterpoint.experiments.grid import Arm, Behaviour, Cell, Grid, Pack, Protocol, behaviour_recipe, logs
 from counterpoint.nets.training import Monitor
 from counterpoint.policies.base import Learned, Policy
 from counterpoint.report.tables import provenance, write_csv, write_json
@@ -92,8 +94,8 @@ def run(
             _keep(folder, pack, outcome)
         done += len(pack.cells)
         report("cells", done, total)
-    how = {"on": device, "executor": encode(executor), "wall_seconds": round(time.perf_counter() - begun, 1)}
-    return _assemble(grid, out, failed, how)
+    how = {"executor": encode(executor), "cells_run": sum(len(pack.cells) for pack in left)}
+    return _assemble(grid, out, failed, {**how, "wall_seconds": round(time.perf_counter() - begun, 1)})
 
 
 def fit_pack(order: Order, report: Report, checkpoints: Path, device: str, save_seconds: float) -> list[dict[str, Any]]:
@@ -104,20 +106,24 @@ def fit_pack(order: Order, report: Report, checkpoints: Path, device: str, save_
     folder = _checkpoint_folder(checkpoints, order.pack, device)
     monitor = Monitor(folder, True, report, save_seconds=save_seconds).stage(cells[0].method.replace("/", "-"))
     learned = _learn(arm, jobs, monitor, device)
+    report("evaluation", 0, 2)
     selected = _returns([each.selected for each in learned], arm.task, cells[0].protocol)
+    report("evaluation", 1, 2)
     same = all(each.selected is each.last for each in learned)
     last = selected if same else _returns([each.last for each in learned], arm.task, cells[0].protocol)
     gc.collect()
     seconds = (time.perf_counter() - begun) / len(cells)
-    return [{"selected": s, "last": t, "seconds": seconds} for s, t in zip(selected, last, strict=True)]
+    where = {name: provenance()[name] for name in ("commit", "device")}
+    return [{"selected": s, "last": t, "seconds": seconds, **where} for s, t in zip(selected, last, strict=True)]
 
 
 def read_cell(folder: Path, cell: Cell) -> dict[str, Any] | None:
     """What a finished cell left behind; None where there is nothing whole."""
     try:
-        return json.loads((folder / "cells" / f"{cell.key}.json").read_text())
+        result = json.loads((folder / "cells" / f"{cell.key}.json").read_text())
     except (OSError, ValueError):
         return None
+    return result if isinstance(result, dict) and result.keys() >= {"selected", "last", "seconds"} else None
 
 
 def _learn(arm: Arm, jobs: Sequence[Job], monitor: Monitor, device: str) -> list[Learned]:
@@ -149,7 +155,8 @@ def _orders(packs: Sequence[Pack], folder: Path) -> list[Order]:
 def _kept_logs(source: Source, seeds: Sequence[int], folder: Path) -> dict[int, Transitions]:
     """The logs of some seeds, from the folder where it has them."""
     task, behaviour, protocol = source
-    paths = {seed: folder / f"{recipe_hash(task, behaviour, protocol, seed)}.safetensors" for seed in seeds}
+    made_by = task, behaviour_recipe(behaviour, protocol), protocol.logged_trials, protocol.steps
+    paths = {seed: folder / f"{recipe_hash(*made_by, seed)}.safetensors" for seed in seeds}
     missing = [seed for seed, path in paths.items() if not path.exists()]
     with one_thread():
         made = logs(task, behaviour, missing, protocol)
@@ -184,12 +191,16 @@ def _checkpoint_folder(checkpoints: Path, pack: Pack, device: str) -> Path:
 
 def _assemble(grid: Grid, out: Path, failed: list[FailedCell], how: Mapping[str, Any]) -> Ran:
     """The files of a run from its cells, in the grid's order."""
-    rows = [_row(cell, result) for cell in grid.cells() if (result := read_cell(out / grid.name, cell)) is not None]
+    found = [(cell, read_cell(out / grid.name, cell)) for cell in grid.cells()]
+    results = [(cell, result) for cell, result in found if result is not None]
+    rows = [_row(cell, result) for cell, result in results]
     out.mkdir(parents=True, exist_ok=True)
     write_csv(rows, out / f"{grid.name}.csv", COLUMNS)
     settings = {name: encode(getattr(grid, name)) for name in ("name", "behaviour", "trials", "seeds", "pack_size")}
     settings |= {"protocol": encode(grid.protocol), "arms": {name: encode(arm) for name, arm in grid.arms.items()}}
-    write_json({**settings, **provenance(), **how}, out / f"{grid.name}.settings.json")
+    ran_on = Counter((result.get("commit"), result.get("device")) for _, result in results)
+    settings["ran_on"] = [{"commit": c, "device": d, "cells": count} for (c, d), count in ran_on.items()]
+    write_json({**settings, **provenance(), "last_call": dict(how)}, out / f"{grid.name}.settings.json")
     places = {cell.key: place for place, cell in enumerate(grid.cells())}
     failed = sorted(failed, key=lambda each: places[each.cell.key])
     failures = out / f"{grid.name}.failures.csv"

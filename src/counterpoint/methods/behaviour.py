@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -27,6 +28,11 @@ WANDERING = 0.7
 still fails now and then; at 0.2 most logs of 250 trials hold no failure, and single steps then teach nothing."""
 LEARNER = D3QN((64, 64), Schedule(steps=2000, rate="linear"), batch=128, learning_rate=1e-3)
 """Learned twice, on the first half of the episodes and on all of them; 600 updates are too few to beat chance."""
+
+
+def training_recipe() -> tuple[Any, ...]:
+    """What the behaviours' training depends on beside the seed."""
+    return EPISODES, RESTARTS, EXPLORATION, LEARNER
 
 
 def exploring(policy: Policy, task: KnownSCM, share: float) -> BehaviourPolicy:

@@ -32,9 +32,6 @@ PAPER_NAMES = {CTRL_G: "CTRL_g", CTRL_G_BICOGAN: "CTRL_g"}
 LEARNER = D3QN(schedule=Schedule(steps=3000, check_every=150, rate="linear", log_every=250))
 """The Q-learning of every arm; short, because longer training on 20-step trials lowers true returns."""
 
-PAPER_D3QN = D3QN(hidden=(512, 512, 512, 512))
-"""The Q-network of appendix E."""
-
 QUICK_LEARNER = D3QN((128, 128), Schedule(steps=3000, check_every=500, rate="linear", log_every=250), batch=128)
 """For a laptop."""
 

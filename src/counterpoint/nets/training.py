@@ -89,8 +89,9 @@ class Progress:
 
 @dataclass(frozen=True)
 class Trained:
-    """The end of a run: the selected weights are in the learner's network; `last` are those of the final step."""
+    """The end of a run: the weights of the final step, and the selected ones, which the learner's network has too."""
 
+    selected: dict[str, Tensor]
     last: dict[str, Tensor]
     best_score: Float[Tensor, " k"]
     best_step: Float[Tensor, " k"]
@@ -231,9 +232,9 @@ class _Run:
         if self.monitor.folder is not None:
             self.save()
             self._write_log(self.monitor.folder / f"{self.monitor.name}.log.jsonl")
-        if self.schedule.check_every:
-            network.load_state_dict(self.best)
-        return Trained(last, self.best_score, self.best_step, self.progress.log)
+        selected = self.best if self.schedule.check_every else last
+        network.load_state_dict(selected)
+        return Trained(selected, last, self.best_score, self.best_step, self.progress.log)
 
     def _write_log(self, path: Path) -> None:
         write_atomically(
@@ -274,6 +275,15 @@ class _Run:
                 f"checkpoint '{path.name}' belongs to another recipe, seed or table;"
                 " use another folder or start without resume"
             )
+        try:
+            self._take_up(tensors, notes)
+        except (KeyError, RuntimeError, TypeError, ValueError) as error:
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise CounterpointError(
+                f"checkpoint '{path.name}' does not fit this version ({reason}); start without resume"
+            ) from None
+
+    def _take_up(self, tensors: dict[str, Tensor], notes: dict[str, str]) -> None:
         self.progress = Progress(**json.loads(notes["progress"]))
         self.learner.load_state_dict(_under(tensors, "learner/"))
         device = self.best_score.device

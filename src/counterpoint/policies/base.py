@@ -15,7 +15,7 @@ from counterpoint.data.jobs import Job, Origin
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError
-from counterpoint.nets.training import Monitor
+from counterpoint.nets.training import Monitor, Trained
 from counterpoint.tasks.base import Task
 
 Actor = Callable[[Float[Tensor, "k n s"]], Float[Tensor, "k n a"]]
@@ -67,6 +67,14 @@ class Learned:
 
     selected: Policy
     last: Policy
+
+
+def both_ends(trained: Trained, jobs: int, policy: Callable[[dict[str, Tensor], int], Policy]) -> list[Learned]:
+    """A stack's run, job by job, with `policy(weights, job)`; one policy for both ends where nothing was chosen."""
+    last = [policy(trained.last, i) for i in range(jobs)]
+    if trained.selected is trained.last:
+        return [Learned(each, each) for each in last]
+    return [Learned(policy(trained.selected, i), each) for i, each in enumerate(last)]
 
 
 class PolicyLearner(ABC):

@@ -26,8 +26,8 @@ from counterpoint.errors import CounterpointError
 from counterpoint.nets.dueling import DuelingQ
 from counterpoint.nets.stacked import StackedMLP, initialise, members_of
 from counterpoint.nets.training import Monitor, clip_members, train
-from counterpoint.policies.base import Learned, PolicyLearner, discrete
-from counterpoint.policies.d3qn import D3QN, Judge, QLearner, table
+from counterpoint.policies.base import Learned, PolicyLearner, both_ends, discrete
+from counterpoint.policies.d3qn import D3QN, Judge, QLearner, judged_by, table
 from counterpoint.policies.qnetwork import QPolicy
 from counterpoint.tasks.base import Task
 
@@ -86,12 +86,8 @@ class BCQ(PolicyLearner):
         initialise(network, seeds)
         tables = [table(job.data.real) for job in jobs]
         learner = BCQLearner(network, self, tables, task.discount, actions, judge)
-        trained = train(learner, schedule, seeds, self._identity(jobs, task), monitor)
-        selected = learner.network().state_dict()
-        return [
-            Learned(self._policy(selected, i, jobs, actions), self._policy(trained.last, i, jobs, actions))
-            for i in range(len(jobs))
-        ]
+        trained = train(learner, schedule, seeds, self._identity(jobs, task, judge), monitor)
+        return both_ends(trained, len(jobs), lambda weights, i: self._policy(weights, i, jobs, actions))
 
     def network(self, state: int, actions: int, members: int) -> ConstrainedQ:
         """An untrained network of the right shape."""
@@ -104,8 +100,8 @@ class BCQ(PolicyLearner):
         network.load_state_dict(weights)
         return QPolicy(self, network, actions, names, origin)
 
-    def _identity(self, jobs: Sequence[Job], task: Task) -> str:
-        return recipe_hash(self, task.discount, [(job.data.fingerprint, job.seed) for job in jobs])
+    def _identity(self, jobs: Sequence[Job], task: Task, judge: Judge | None) -> str:
+        return recipe_hash(self, judged_by(judge), task.discount, [(job.data.fingerprint, job.seed) for job in jobs])
 
     def _policy(self, state: dict[str, Tensor], index: int, jobs: Sequence[Job], actions: Discrete) -> QPolicy:
         data = jobs[index].data

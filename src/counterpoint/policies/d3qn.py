@@ -21,7 +21,7 @@ from counterpoint.nets.dueling import DuelingQ
 from counterpoint.nets.learner import Learner
 from counterpoint.nets.stacked import initialise, members_of
 from counterpoint.nets.training import Monitor, Schedule, adam, clip_members, train
-from counterpoint.policies.base import Actor, Learned, PolicyLearner, action_numbers, discrete
+from counterpoint.policies.base import Actor, Learned, PolicyLearner, action_numbers, both_ends, discrete
 from counterpoint.policies.qnetwork import QPolicy, greedy
 from counterpoint.tasks.base import Task
 
@@ -74,11 +74,7 @@ class D3QN(PolicyLearner):
             network, self.network, [table(job.data) for job in jobs], self, task.discount, actions, judge
         )
         trained = train(learner, self.schedule, seeds, self._identity(jobs, task, judge), monitor)
-        selected = learner.network().state_dict()
-        return [
-            Learned(self._policy(selected, i, jobs, actions), self._policy(trained.last, i, jobs, actions))
-            for i in range(len(jobs))
-        ]
+        return both_ends(trained, len(jobs), lambda weights, i: self._policy(weights, i, jobs, actions))
 
     def network(self, state: int, actions: int, members: int) -> DuelingQ:
         """An untrained network of the right shape."""

@@ -30,7 +30,7 @@ from counterpoint.nets.conditional import Likelihood, LikelihoodLearner
 from counterpoint.nets.density import bounded_log_scale
 from counterpoint.nets.stacked import initialise, members_of
 from counterpoint.nets.training import Monitor, train
-from counterpoint.policies.base import Actor, Learned, Policy, PolicyLearner, discrete
+from counterpoint.policies.base import Actor, Learned, Policy, PolicyLearner, both_ends, discrete
 from counterpoint.seeding import derive, generator
 from counterpoint.tasks.base import KnownSCM, Task
 
@@ -237,10 +237,7 @@ class PETS(PolicyLearner):
         learner = BootstrapLearner(law, tables, seeds, self.likelihood)
         identity = recipe_hash(self, [(job.data.fingerprint, job.seed) for job in jobs])
         trained = train(learner, self.likelihood.schedule, seeds, identity, monitor.stage("model"))
-        return [
-            Learned(self._policy(law.state_dict(), i, jobs, task), self._policy(trained.last, i, jobs, task))
-            for i in range(len(jobs))
-        ]
+        return both_ends(trained, len(jobs), lambda weights, i: self._policy(weights, i, jobs, task))
 
     def law(self, state: int, context: int, members: int) -> HeadNetwork:
         """An unfitted model of the right shape."""

@@ -28,7 +28,7 @@ from counterpoint.errors import CounterpointError
 from counterpoint.nets.dueling import DuelingQ
 from counterpoint.nets.stacked import initialise, members_of
 from counterpoint.nets.training import Monitor, train
-from counterpoint.policies.base import Learned, PolicyLearner, discrete
+from counterpoint.policies.base import Learned, PolicyLearner, both_ends, discrete
 from counterpoint.policies.d3qn import D3QN, Judge, QLearner, judged_by, table
 from counterpoint.policies.qnetwork import QPolicy, greedy
 from counterpoint.seeding import derive
@@ -93,11 +93,7 @@ class ValueExpansion(PolicyLearner):
         # Members of one job share its stream of minibatches: their targets are made together.
         minibatches = [job.seed for job in jobs for _ in range(self.q_functions)]
         trained = train(learner, schedule, minibatches, self._identity(jobs, task, judge), monitor.stage("policy"))
-        selected = learner.network().state_dict()
-        return [
-            Learned(self._policy(selected, i, jobs, actions), self._policy(trained.last, i, jobs, actions))
-            for i in range(len(jobs))
-        ]
+        return both_ends(trained, len(jobs), lambda weights, i: self._policy(weights, i, jobs, actions))
 
     def network(self, state: int, actions: int, members: int) -> DuelingQ:
         """Untrained Q-functions of the right shape."""
