@@ -125,6 +125,27 @@ def test_a_bad_table_is_refused_in_one_line(tmp_path, capsys, patients, spoil, w
         assert word in line
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("simulate", "--run", "/dev/null/run"), "/dev/null/run: Not a directory"),
+        (("demo", "--seeds", 0), "0 data sets show nothing"),
+        (("demo", "--device", "mps"), "device 'mps' is not supported"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_in_one_line(tmp_path, capsys, words, said) -> None:
+    words = words if "--run" in words else (*words, "--run", tmp_path / "run")
+    assert said in refused(capsys, tmp_path / "run", *words)
+
+
+def test_a_task_file_without_a_task_is_refused_in_one_line(tmp_path, capsys) -> None:
+    run = tmp_path / "run"
+    command("simulate", "--run", run, "--trials", 10)
+    for content in (b'{"gravity": 9.8}', b"\xff\xfe{"):
+        (run / "task.json").write_bytes(content)
+        assert "task.json" in refused(capsys, run, "train", "--run", run)
+
+
 def test_an_unreadable_file_is_refused_in_one_line(tmp_path, capsys) -> None:
     path, run = tmp_path / "patients.parquet", tmp_path / "run"
     path.write_bytes(b"not a table")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from counterpoint.artifacts import read_tensors, write_tensors
 from counterpoint.errors import CounterpointError
 from counterpoint.nets.learner import Learner
 from counterpoint.nets.stacked import StackedMLP, initialise, members_of
@@ -223,6 +224,16 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path) -> None:
     run([0], Schedule(steps=10), folder=tmp_path)
     other = lambda: train(Regression([0]), Schedule(steps=10), [0], "cosine", Monitor(folder=tmp_path, resume=True))
     assert "fit.checkpoint.safetensors' belongs to another recipe" in message(other)
+
+
+def test_a_checkpoint_with_other_tensors_is_refused(tmp_path: Path) -> None:
+    run([0], Schedule(steps=10), folder=tmp_path)
+    path = tmp_path / "fit.checkpoint.safetensors"
+    tensors, notes = read_tensors(path)
+    gone = next(name for name in tensors if name.startswith("learner/"))
+    write_tensors(path, {name: tensor for name, tensor in tensors.items() if name != gone}, notes)
+    again = lambda: run([0], Schedule(steps=10), folder=tmp_path, resume=True)
+    assert "fit.checkpoint.safetensors' does not fit this version" in message(again)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.99])
