@@ -102,7 +102,7 @@ def quick_arms() -> dict[str, PolicyLearner]:
 
 
 def baselines(learner: D3QN) -> dict[str, PolicyLearner]:
-    """Base-D, Base-S and Base-M differ from CTRL_g only in the model that imagines the rows."""
+    """Base-D, Base-S and Base-M differ from CTRL_g in the model, which imagines the rows and judges the policy."""
     return {
         "Base-D": General(Deterministic(), learner=learner),
         "Base-S": General(GaussianDynamics(), learner=learner),
