@@ -1,8 +1,8 @@
 """Models p(s' | s, a, θ) that cannot abduct: they draw a next state, but not the one that would have followed in a row.
 
 The paper's three baselines (section 5.1 and appendix "Three Baselines") share this file and differ in their head alone.
-Like the SCMs they model the change s' − s, on standardised inputs and outputs, by maximum likelihood; unlike the default
-SCM they are one network each, of the paper's widths and with its batch norm.
+Like the SCMs they model the change s' − s, on standardised inputs and outputs, by maximum likelihood; unlike the
+default SCM they are one network each, of the paper's widths and with its batch norm.
 """
 
 from abc import ABC, abstractmethod
