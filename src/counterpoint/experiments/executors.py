@@ -210,7 +210,12 @@ def _cluster(ray: Any, address: str) -> Iterator[None]:
     """A connection for the block; one that is there already is used and left alone."""
     ours = not ray.is_initialized()
     if ours:
-        ray.init(address=address, include_dashboard=False if address == "local" else None, log_to_driver=False)
+        try:
+            ray.init(address=address, include_dashboard=False if address == "local" else None, log_to_driver=False)
+        except (ConnectionError, ValueError) as error:
+            raise CounterpointError(
+                f"no Ray cluster at '{address}' ({_reason(error)}); start one with `ray start --head`, or use local"
+            ) from None
     try:
         yield
     finally:

@@ -84,7 +84,7 @@ def run(
     total = sum(len(pack.cells) for pack in packs)
     done = total - sum(len(pack.cells) for pack in left)
     report("cells", done, total)
-    work = partial(fit_pack, checkpoints=folder / "checkpoints", device=device, save_seconds=save_seconds)
+    work = partial(fit_pack, checkpoints=folder.resolve() / "checkpoints", device=device, save_seconds=save_seconds)
     failed: list[FailedCell] = []
     for index, outcome in executor.run(work, _orders(left, folder / "logs"), report):
         pack = left[index]
