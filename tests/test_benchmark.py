@@ -7,7 +7,7 @@ import pytest
 import counterpoint.experiments.counterfactuals as benchmark
 from counterpoint.errors import CounterpointError
 from counterpoint.experiments.counterfactuals import SETS, TASKS, Counterfactuals, log, methods, run_cell
-from counterpoint.report.tables import read_csv
+from counterpoint.report.tables import read_csv, write_csv
 
 COPY = ("copy the outcome",)
 
@@ -42,6 +42,14 @@ def test_a_second_run_fits_nothing_and_a_larger_one_only_what_is_new(tmp_path: P
     assert fitted == [[0], [1, 2]]
     assert [row["seed"] for row in read_csv(tmp_path / "counterfactuals.csv")] == [0, 1, 2]
     assert "copy the outcome" in (tmp_path / "counterfactuals.md").read_text()
+
+
+def test_a_row_of_another_recipe_is_fitted_again_and_replaced(tmp_path: Path) -> None:
+    out, grid = tmp_path / "new" / "folder", Counterfactuals(scms=("a",), n=(100,), seeds=2, methods=COPY)
+    first = grid.run(out)
+    path = out / "counterfactuals.csv"
+    write_csv([{**first[0], "recipe": "rold", "error": 7.0}, first[1]], path, benchmark.COLUMNS)
+    assert [(row["seed"], row["error"]) for row in grid.run(out)] == [(1, first[1]["error"]), (0, first[0]["error"])]
 
 
 def test_unknown_names_are_refused() -> None:

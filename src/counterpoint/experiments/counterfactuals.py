@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from counterpoint.artifacts import encode
+from counterpoint.artifacts import encode, recipe_hash
 from counterpoint.data.jobs import Job
 from counterpoint.data.transitions import Transitions
 from counterpoint.dynamics.deterministic import Deterministic
@@ -36,7 +36,7 @@ from counterpoint.tasks.simulate import random_policy, simulate
 from counterpoint.tasks.synthetic import PROBLEMS, SIMPSON_SYMPROD, TRIANGLE_NLIN, CausalSet, OneStep, sample
 from counterpoint.tasks.tumour import Tumour
 
-COLUMNS = ("scm", "n", "seed", "method", "error", "fresh_error", "round_trip", "seconds")
+COLUMNS = ("scm", "n", "seed", "method", "error", "fresh_error", "round_trip", "seconds", "recipe")
 TASKS: dict[str, KnownSCM] = {**PROBLEMS, "cartpole": CartPole(), "tumour": Tumour(), "hiv": HIV()}
 SETS: dict[str, CausalSet] = {"triangle-nlin": TRIANGLE_NLIN, "simpson-symprod": SIMPSON_SYMPROD}
 SET_ROWS = 20_000
@@ -75,6 +75,12 @@ def methods() -> dict[str, Any]:
     }
 
 
+def fingerprint(method: str) -> str:
+    """A hash of what a name stands for: a row of another recipe is not done. The letter: no number."""
+    recipe = methods()[method]
+    return f"r{recipe_hash('copy' if isinstance(recipe, Copy) else recipe)}"
+
+
 @dataclass(frozen=True)
 class Counterfactuals:
     """What to run."""
@@ -104,11 +110,13 @@ class Counterfactuals:
         out.mkdir(parents=True, exist_ok=True)
         rows = read_csv(path) if path.exists() else []
         if rows:
-            require_columns(rows, COLUMNS, path.name)
+            require_columns(rows, COLUMNS[:-1], path.name)
         cells = self.cells()
         for number, cell in enumerate(cells):
-            missing = [seed for seed in self._seeds() if not any(_is(row, cell, seed) for row in rows)]
+            done = [row for row in rows if row.get("recipe") == fingerprint(cell[2])]
+            missing = [seed for seed in self._seeds() if not any(_is(row, cell, seed) for row in done)]
             if missing:
+                rows = [row for row in rows if not any(_is(row, cell, seed) for seed in missing)]
                 rows += run_cell(*cell, missing, self.device)
                 write_csv(rows, path, COLUMNS)
             report("cells", number + 1, len(cells))
@@ -158,7 +166,7 @@ def run_cell(scm: str, n: int, method: str, seeds: Sequence[int], device: str) -
     seconds = (time.perf_counter() - begun) / len(seeds)
     return [
         {"scm": scm, "n": n, "seed": seed, "method": method, "error": e.error, "fresh_error": e.fresh_error,
-         "round_trip": e.round_trip, "seconds": seconds}
+         "round_trip": e.round_trip, "seconds": seconds, "recipe": fingerprint(method)}
         for seed, e in zip(seeds, errors, strict=True)
     ]  # fmt: skip
 
