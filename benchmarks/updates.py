@@ -17,8 +17,8 @@ import torch
 from counterpoint.data.jobs import Job
 from counterpoint.data.transitions import Transitions
 from counterpoint.nets.learner import Stepper
+from counterpoint.nets.optimizers import flushing_denormals
 from counterpoint.nets.stacked import initialise
-from counterpoint.nets.training import flushing_denormals
 from counterpoint.policies.d3qn import D3QN, QLearner, table
 from counterpoint.tasks.cartpole import CartPole
 from counterpoint.tasks.simulate import random_policy, simulate

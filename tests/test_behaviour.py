@@ -35,6 +35,19 @@ def test_a_behaviour_is_the_same_alone_and_beside_others(monkeypatch: pytest.Mon
     assert agree.float().mean() > 0.95
 
 
+def test_the_log_wanders_as_much_as_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(behaviour, "EPISODES", 2)
+    monkeypatch.setattr(behaviour, "LEARNER", replace(behaviour.LEARNER, schedule=Schedule(steps=20)))
+    states = TASK.initial(2000, generator(0))
+
+    def changed(wandering: float) -> float:
+        act = trained_behaviours(TASK, [0], wandering)[0]
+        return (act(states, generator(1)) != act(states, generator(2))).float().mean().item()
+
+    assert changed(0.0) == 0
+    assert abs(changed(1.0) - 10 / 11) < 0.03
+
+
 def test_exploring_takes_the_stated_share_of_random_actions() -> None:
     data = simulate(TASK, random_policy(TASK), 2, 20, 0)
     policy = D3QN(hidden=(8,), schedule=Schedule(steps=5)).fit(data, TASK)

@@ -114,10 +114,12 @@ def test_a_restart_fits_what_is_missing_and_nothing_else(tmp_path: Path):
     assert run(grid, tmp_path, InProcess()).rows == first.rows
     assert note.read_text() == "2\n2\n"
     (tmp_path / "tiny" / "cells" / f"{grid.cells()[3].key}.json").write_text('{"selected": [1')
-    (tmp_path / "tiny" / "cells" / f"{grid.cells()[2].key}.json").write_text("{}")
     again = run(grid, tmp_path, InProcess())
     assert note.read_text() == "2\n2\n2\n", "a damaged cell is missing, and its whole pack is fitted again"
     assert without_seconds(again.rows) == without_seconds(first.rows)
+    (tmp_path / "tiny" / "cells" / f"{grid.cells()[0].key}.json").write_text("{}")
+    assert without_seconds(run(grid, tmp_path, InProcess()).rows) == without_seconds(first.rows)
+    assert note.read_text() == "2\n2\n2\n2\n", "a cell without numbers is missing too"
     assert not list((tmp_path / "tiny" / "checkpoints").iterdir())
     assert len(list((tmp_path / "tiny" / "logs").iterdir())) == 2, "the log of a seed serves every size and method"
 

@@ -14,8 +14,9 @@ from torch.optim import Optimizer
 from counterpoint.artifacts import read_tensors, write_tensors
 from counterpoint.errors import CounterpointError
 from counterpoint.nets.learner import Learner
+from counterpoint.nets.optimizers import adam, clip_members
 from counterpoint.nets.stacked import StackedMLP, initialise, members_of
-from counterpoint.nets.training import Monitor, Schedule, Trained, adam, clip_members, train
+from counterpoint.nets.training import Monitor, Schedule, Trained, train
 from counterpoint.seeding import generator
 
 

@@ -90,7 +90,7 @@ class Reproduce:
             if not 1 <= trials <= most:
                 raise CounterpointError(f"a log has 1 to {most} trials, not {trials}; choose --trials in between")
         protocol = replace(grid.protocol, wandering=self.wandering)
-        return replace(grid, trials=self.trials or grid.trials, protocol=protocol)
+        return replace(grid, trials=tuple(dict.fromkeys(self.trials)) or grid.trials, protocol=protocol)
 
     def _on_gpu(self) -> bool:
         """A cluster's workers may have the GPU that this machine lacks."""

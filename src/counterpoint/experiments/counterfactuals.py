@@ -76,7 +76,7 @@ def methods() -> dict[str, Any]:
 
 
 def fingerprint(method: str) -> str:
-    """A hash of what a name stands for: a row of another recipe is not done. The letter: no number."""
+    """A hash of the recipe behind a name, with a letter before it so that a CSV does not give it back as a number."""
     recipe = methods()[method]
     return f"r{recipe_hash('copy' if isinstance(recipe, Copy) else recipe)}"
 
@@ -113,7 +113,8 @@ class Counterfactuals:
             require_columns(rows, COLUMNS[:-1], path.name)
         cells = self.cells()
         for number, cell in enumerate(cells):
-            done = [row for row in rows if row.get("recipe") == fingerprint(cell[2])]
+            recipe = fingerprint(cell[2])
+            done = [row for row in rows if row.get("recipe") == recipe]
             missing = [seed for seed in self._seeds() if not any(_is(row, cell, seed) for row in done)]
             if missing:
                 rows = [row for row in rows if not any(_is(row, cell, seed) for seed in missing)]

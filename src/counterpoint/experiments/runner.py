@@ -113,7 +113,8 @@ def fit_pack(order: Order, report: Report, checkpoints: Path, device: str, save_
     last = selected if same else _returns([each.last for each in learned], arm.task, cells[0].protocol)
     gc.collect()
     seconds = (time.perf_counter() - begun) / len(cells)
-    where = {name: provenance()[name] for name in ("commit", "device")}
+    record = provenance()
+    where = {name: record[name] for name in ("commit", "device")}
     return [{"selected": s, "last": t, "seconds": seconds, **where} for s, t in zip(selected, last, strict=True)]
 
 
@@ -201,11 +202,11 @@ def _assemble(grid: Grid, out: Path, failed: list[FailedCell], how: Mapping[str,
     ran_on = Counter((result.get("commit"), result.get("device")) for _, result in results)
     settings["ran_on"] = [{"commit": c, "device": d, "cells": count} for (c, d), count in ran_on.items()]
     write_json({**settings, **provenance(), "last_call": dict(how)}, out / f"{grid.name}.settings.json")
-    places = {cell.key: place for place, cell in enumerate(grid.cells())}
-    failed = sorted(failed, key=lambda each: places[each.cell.key])
     failures = out / f"{grid.name}.failures.csv"
     failures.unlink(missing_ok=True)
     if failed:
+        places = {cell.key: place for place, (cell, _) in enumerate(found)}
+        failed = sorted(failed, key=lambda each: places[each.cell.key])
         write_csv([each.row() for each in failed], failures)
     return Ran(rows, failed)
 

@@ -15,8 +15,9 @@ from torch.optim import Optimizer
 from counterpoint.data.jobs import Padded, pad
 from counterpoint.nets.density import Law, Raw
 from counterpoint.nets.learner import Learner
+from counterpoint.nets.optimizers import adam, clip_members
 from counterpoint.nets.stacked import StackedLinear, StackedMLP, initialise
-from counterpoint.nets.training import Monitor, Schedule, Trained, adam, clip_members, train
+from counterpoint.nets.training import Monitor, Schedule, Trained, train
 from counterpoint.seeding import derive, generator
 
 Parents = tuple[tuple[int, ...], ...]

@@ -7,20 +7,20 @@ minibatches therefore depends neither on how many members train beside it, nor o
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from counterpoint.artifacts import read_tensors, write_atomically, write_tensors
 from counterpoint.errors import CounterpointError
 from counterpoint.nets.learner import CHUNK, Learner, Stepper
+from counterpoint.nets.optimizers import flushing_denormals
 from counterpoint.nets.stacked import per_member
 from counterpoint.seeding import generator
 
@@ -98,24 +98,6 @@ class Trained:
     log: list[dict[str, float]]
 
 
-def adam(
-    parameters: Iterable[nn.Parameter], rate: float, betas: tuple[float, float] = (0.9, 0.999), decay: float = 0.0
-) -> Optimizer:
-    """AdamW as one fused kernel, capturable with its rate in a tensor where the parameters are on a GPU."""
-    parameters = list(parameters)
-    on_gpu = parameters[0].is_cuda
-    lr = torch.tensor(rate, device=parameters[0].device) if on_gpu else rate
-    return torch.optim.AdamW(parameters, lr=lr, betas=betas, weight_decay=decay, fused=True, capturable=on_gpu)
-
-
-def clip_members(parameters: Iterable[nn.Parameter], limit: float) -> None:
-    """Scale every member's own gradient to a norm of at most `limit`."""
-    grads = [p.grad for p in parameters if p.grad is not None]
-    norms = torch.stack([torch.linalg.vector_norm(g, dim=tuple(range(1, g.dim()))) for g in grads])
-    factor = (limit / (torch.linalg.vector_norm(norms, dim=0) + 1e-6)).clamp(max=1.0)
-    torch._foreach_mul_(grads, [factor.view(-1, *[1] * (g.dim() - 1)) for g in grads])  # pyright: ignore
-
-
 def train(learner: Learner, schedule: Schedule, seeds: Sequence[int], identity: str, monitor: Monitor) -> Trained:
     """Train every member of `learner` for the schedule; leave the selected weights in `learner.network()`.
 
@@ -127,17 +109,6 @@ def train(learner: Learner, schedule: Schedule, seeds: Sequence[int], identity: 
         while not run.finished:
             run.chunk()
     return run.finish()
-
-
-@contextmanager
-def flushing_denormals() -> Iterator[None]:
-    """Numbers below 1e-38 count as zero: Adam's momentum of a dead unit decays to them, and they make it 4× slower."""
-    flushed_already = float(torch.tensor(1e-38) * 1e-2) == 0.0
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(flushed_already)
 
 
 class _Run:

@@ -24,8 +24,9 @@ from counterpoint.data.jobs import Job, Origin
 from counterpoint.data.spaces import Discrete
 from counterpoint.errors import CounterpointError
 from counterpoint.nets.dueling import DuelingQ
+from counterpoint.nets.optimizers import clip_members
 from counterpoint.nets.stacked import StackedMLP, initialise, members_of
-from counterpoint.nets.training import Monitor, clip_members, train
+from counterpoint.nets.training import Monitor, train
 from counterpoint.policies.base import Learned, PolicyLearner, both_ends, discrete
 from counterpoint.policies.d3qn import D3QN, Judge, QLearner, judged_by, table
 from counterpoint.policies.qnetwork import QPolicy

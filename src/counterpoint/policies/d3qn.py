@@ -19,8 +19,9 @@ from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError
 from counterpoint.nets.dueling import DuelingQ
 from counterpoint.nets.learner import Learner
+from counterpoint.nets.optimizers import adam, clip_members
 from counterpoint.nets.stacked import initialise, members_of
-from counterpoint.nets.training import Monitor, Schedule, adam, clip_members, train
+from counterpoint.nets.training import Monitor, Schedule, train
 from counterpoint.policies.base import Actor, Learned, PolicyLearner, action_numbers, both_ends, discrete
 from counterpoint.policies.qnetwork import QPolicy, greedy
 from counterpoint.tasks.base import Task

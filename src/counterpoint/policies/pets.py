@@ -147,7 +147,7 @@ def read(tape: Tensor, place: Int[Tensor, "k n"], turn: int, shape: tuple[int, .
 def nearest(actions: Discrete, features: Float[Tensor, "*n a"]) -> Float[Tensor, "*n a"]:
     """The action whose features t are nearest to f; for one-hot treatments that of the largest feature.
 
-    ‖f − t‖² is least where f·t − ‖t‖²/2 is largest, and a matrix product finds that 50 times faster than `cdist`.
+    ‖f − t‖² is least where f·t − ‖t‖²/2 is largest, which is one matrix product; `cdist` was two thirds of a plan.
     """
     table = actions.table(features).to(features)
     nearness = torch.addmm(-table.square().sum(-1) / 2, features.reshape(-1, actions.width), table.mT)

@@ -19,8 +19,9 @@ from torch.optim import Optimizer
 from counterpoint.data.jobs import Padded
 from counterpoint.nets.learner import Learner
 from counterpoint.nets.monotone import DiagonalGenerator, PaperGenerator
+from counterpoint.nets.optimizers import adam
 from counterpoint.nets.stacked import StackedBatchNorm, StackedMLP
-from counterpoint.nets.training import Schedule, adam
+from counterpoint.nets.training import Schedule
 from counterpoint.scm.base import Mechanism
 from counterpoint.scm.inversion import invert
 from counterpoint.seeding import generator
