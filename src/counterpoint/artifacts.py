@@ -3,10 +3,12 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, ClassVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -16,34 +18,36 @@ from torch import Tensor
 from counterpoint.errors import CounterpointError
 from counterpoint.version import VERSION
 
-WEIGHTS, RECIPE, FORMAT = "weights.safetensors", "recipe.json", "counterpoint/1"
+WEIGHTS, RECIPE, FORMAT = "weights.safetensors", "recipe.json", "counterpoint/2"
 
 
-def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write beside, then rename: a reader sees the old file or the new one, never half of one."""
+@contextmanager
+def replacing(path: Path | str | os.PathLike[str]) -> Iterator[Path]:
+    """A draft beside `path` that takes its place when the block ends: a reader sees the old file or the new one."""
+    path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with beside.open("wb") as file:
-            write(file)
-            file.flush()
+        yield draft
+        with draft.open("rb") as file:
             os.fsync(file.fileno())
-        os.replace(beside, path)
+        os.replace(draft, path)
     finally:
-        beside.unlink(missing_ok=True)
+        draft.unlink(missing_ok=True)
 
 
-def write_tensors(path: Path, tensors: dict[str, Tensor], notes: dict[str, str]) -> None:
+def write_text(path: Path | str, text: str) -> None:
+    """A text file, whole or not at all."""
+    with replacing(path) as draft:
+        draft.write_text(text, encoding="utf-8")
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], notes: dict[str, str]) -> None:
     """Tensors and a few strings into one safetensors file, atomically."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        # One string, because safetensors writes several in an order that changes from run to run.
-        metadata = {"notes": json.dumps(notes, sort_keys=True)}
-        save_file({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}, beside, metadata)
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
+    # One string, because safetensors writes several in an order that changes from run to run.
+    metadata = {"notes": json.dumps(notes, sort_keys=True)}
+    with replacing(path) as draft:
+        save_file({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}, draft, metadata)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -59,74 +63,190 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def encode(value: Any) -> Any:
-    """A recipe as JSON: a dataclass becomes its fields and the name of its class."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {"type": type(value).__name__, **{f.name: encode(getattr(value, f.name)) for f in fields(value)}}
-    if isinstance(value, list | tuple):
-        return [encode(item) for item in value]
-    if isinstance(value, dict):
+    """A recipe as JSON that says it exactly: an object is its fields and the name of its class, a tensor its numbers.
+
+    cattrs would ask for a hook for each union of recipes and for tensors; these lines need none, and refuse the rest.
+    """
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, Tensor):
+        return {"type": "Tensor", "dtype": str(value.dtype).removeprefix("torch."), "values": value.tolist()}
+    if isinstance(value, Artifact):
+        return {"type": type(value).__name__, "fingerprint": value.fingerprint}
+    if isinstance(value, Mapping) and "type" not in value and all(isinstance(key, str) for key in value):
         return {key: encode(item) for key, item in value.items()}
-    return value
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+        return [encode(item) for item in value]
+    return {"type": type(value).__name__, **{name: encode(item) for name, item in _fields(value).items()}}
 
 
-def decode(value: Any, classes: dict[str, type]) -> Any:
+def _fields(value: Any) -> dict[str, Any]:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, tuple):
+        return value._asdict()  # pyright: ignore[reportAttributeAccessIssue]
+    if isinstance(value, type) or callable(value) or not hasattr(value, "__dict__"):
+        raise CounterpointError(
+            f"{getattr(value, '__name__', type(value).__name__)} cannot be written exactly; make it a frozen dataclass"
+            " of numbers, text, tuples and tensors"
+        )
+    return vars(value)
+
+
+def decode(value: Any, classes: Mapping[str, type]) -> Any:
     """The recipe back from its JSON; only the classes given can be made, and only with fields they have."""
     if isinstance(value, list):
         return tuple(decode(item, classes) for item in value)
     if not isinstance(value, dict):
         return value
-    if "type" not in value:
-        return {key: decode(item, classes) for key, item in value.items()}
+    if value.get("type") == "Tensor":
+        return torch.tensor(value["values"], dtype=getattr(torch, value["dtype"]))
     arguments = {key: decode(item, classes) for key, item in value.items() if key != "type"}
+    if "type" not in value:
+        return arguments
     try:
         return classes[value["type"]](**arguments)
     except (KeyError, TypeError):
         raise CounterpointError(
-            f"recipe of type '{value['type']}' is not known here; it needs another version"
+            f"'{value['type']}' is not known here; name your own class when loading, or use the version that wrote it"
         ) from None
+
+
+def digest(value: Any) -> str:
+    """A short stable hash of what JSON can hold exactly."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def recipe_hash(*values: Any) -> str:
-    """A short stable hash of recipes and whatever else JSON can hold."""
-    text = json.dumps([encode(value) for value in values], sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    """A short stable hash of recipes; what cannot be encoded exactly is refused."""
+    return digest([encode(value) for value in values])
 
 
-def save(folder: Path | str, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
-    """Write an artifact: first the weights, then the recipe that carries their hash, so that a torn pair is noticed."""
-    folder = Path(folder)
-    write_tensors(folder / WEIGHTS, tensors, {"format": FORMAT})
-    digest = hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
-    text = json.dumps({"format": FORMAT, "version": VERSION, **header, "weights_sha256": digest}, indent=2)
-    write_atomically(folder / RECIPE, lambda file: file.write(text.encode()))
+def tensors_hash(tensors: Mapping[str, Tensor]) -> str:
+    """A short hash of every name, shape, type and number."""
+    total = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        numbers = tensor.detach().cpu().contiguous()
+        total.update(f"{name}{tuple(numbers.shape)}{numbers.dtype}".encode())
+        total.update(numbers.numpy().tobytes())
+    return total.hexdigest()[:16]
 
 
-def load(folder: Path | str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read an artifact back, checked against its hash."""
+class Artifact:
+    """A fitted thing: what a recipe made of a table. It saves, and `counterpoint.load` gives the same answers back."""
+
+    kind: ClassVar[str]
+    recipe: Any
+    actions: Any
+    state_names: tuple[str, ...]
+    origin: Any
+
+    @abstractmethod
+    def weights(self) -> dict[str, Tensor]:
+        """All its numbers."""
+
+    def extras(self) -> dict[str, Any]:
+        """What a recipe needs beside the weights to build the thing again."""
+        return {}
+
+    def parts(self) -> dict[str, Any]:
+        """Other things it cannot work without, each an artifact or a recipe."""
+        return {}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The weights, those of its parts behind their name."""
+        inner = {name: part.tensors() for name, part in self.parts().items() if isinstance(part, Artifact)}
+        return self.weights() | {f"{name}/{key}": t for name, own in inner.items() for key, t in own.items()}
+
+    def header(self) -> dict[str, Any]:
+        """All that is needed to rebuild the thing around its weights."""
+        own = {name: encode(getattr(self, name)) for name in ("kind", "recipe", "actions", "state_names", "origin")}
+        parts = {name: p.header() if isinstance(p, Artifact) else encode(p) for name, p in self.parts().items()}
+        return {**own, **self.extras(), "parts": parts}
+
+    @property
+    def fingerprint(self) -> str:
+        """A short hash of everything that is saved."""
+        return digest([self.header(), tensors_hash(self.tensors())])
+
+    def save(self, folder: Path | str) -> None:
+        """Write weights and recipe into `folder`, the recipe last: it carries the hash of both."""
+        folder, tensors, header = Path(folder), self.tensors(), self.header()
+        write_tensors(folder / WEIGHTS, tensors, {"format": FORMAT})
+        header |= {"fingerprint": digest([header, tensors_hash(tensors)])}
+        write_text(folder / RECIPE, json.dumps({"format": FORMAT, "version": VERSION, **header}, indent=2))
+
+
+@dataclass(frozen=True)
+class Saved:
+    """An artifact read back: what `recipe.rebuild(saved)` makes the fitted thing of."""
+
+    recipe: Any
+    actions: Any
+    state_names: tuple[str, ...]
+    origin: Any
+    header: dict[str, Any]
+    weights: dict[str, Tensor]
+    parts: dict[str, Any]
+
+
+def load(folder: Path | str, classes: Mapping[str, type]) -> Any:
+    """Read an artifact back, checked against its hash; only the classes given can be made."""
     folder = Path(folder)
     header = _read_header(folder)
-    path = folder / WEIGHTS
-    if not path.exists():
+    if not (folder / WEIGHTS).exists():
         raise CounterpointError(f"'{folder}' has no {WEIGHTS}; it is not a whole artifact, save it again")
-    if hashlib.sha256(path.read_bytes()).hexdigest() != header.get("weights_sha256"):
-        raise CounterpointError(f"'{path}' does not match its recipe (truncated or damaged); save the artifact again")
-    return read_tensors(path)[0], header
+    tensors, _ = read_tensors(folder / WEIGHTS)
+    said = header.pop("fingerprint", None)
+    if digest([header, tensors_hash(tensors)]) != said:
+        raise CounterpointError(f"'{folder}' is not as it was saved (edited, truncated or damaged); save it again")
+    try:
+        return _rebuild(header, tensors, classes)
+    except CounterpointError:
+        raise
+    except (LookupError, AttributeError, RuntimeError, TypeError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CounterpointError(f"'{folder}' does not hold what its recipe says ({reason}); save it again") from None
+
+
+def _rebuild(header: dict[str, Any], tensors: dict[str, Tensor], classes: Mapping[str, type]) -> Any:
+    parts, weights = {}, tensors
+    for name, part in header["parts"].items():
+        inner = under(tensors, f"{name}/")
+        parts[name] = decode(part, classes) if "type" in part else _rebuild(part, inner, classes)
+        weights = {key: tensor for key, tensor in weights.items() if not key.startswith(f"{name}/")}
+    recipe, actions, names, origin = (
+        decode(header[name], classes) for name in ("recipe", "actions", "state_names", "origin")
+    )
+    return recipe.rebuild(Saved(recipe, actions, names, origin, header, weights, parts))
+
+
+def under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose name starts with `prefix`, without it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def _read_header(folder: Path) -> dict[str, Any]:
-    try:
-        header = json.loads((folder / RECIPE).read_text())
-    except (OSError, UnicodeDecodeError):
-        raise CounterpointError(
-            f"'{folder}' has no readable {RECIPE}; name the folder of a fitted model or policy"
-        ) from None
-    except json.JSONDecodeError:
-        raise CounterpointError(f"'{folder / RECIPE}' is not JSON (damaged); save the artifact again") from None
-    if not isinstance(header, dict) or header.get("format") != FORMAT:
+    header = read_json(folder / RECIPE, "name the folder of a fitted model or policy")
+    if header.pop("format", None) != FORMAT:
         raise CounterpointError(
             f"'{folder / RECIPE}' is not a {FORMAT} recipe; name the folder of a fitted model or policy"
         )
+    header.pop("version", None)
     return header
+
+
+def read_json(path: Path, fix: str) -> dict[str, Any]:
+    """A JSON object from a file; anything else is one line."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        raise CounterpointError(f"'{path.parent}' has no readable {path.name}; {fix}") from None
+    except (ValueError, RecursionError):
+        raise CounterpointError(f"'{path}' is not JSON (damaged); {fix}") from None
+    if not isinstance(value, dict):
+        raise CounterpointError(f"'{path}' is not a JSON object; {fix}")
+    return value
 
 
 def device_of(name: str) -> torch.device:

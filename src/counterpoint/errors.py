@@ -3,3 +3,9 @@
 
 class CounterpointError(ValueError):
     """Something in the user's input is wrong; the message says what, where, and how to mend it."""
+
+
+def require(holds: bool, complaint: str) -> None:
+    """Refuse with one line where something does not hold."""
+    if not holds:
+        raise CounterpointError(complaint)

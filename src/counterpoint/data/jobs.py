@@ -1,17 +1,25 @@
 """A job is a table and a seed; many jobs of one shape are fitted in one loop."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from counterpoint.artifacts import recipe_hash, tensors_hash
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError
 
 NO_THETA = torch.zeros(1, 0)
 """The subject factor of a model that knows no subjects: zero columns, for any number of rows."""
+
+
+def context(*columns: Float[Tensor, "*n _"], theta: Float[Tensor, "*m t"] = NO_THETA) -> Float[Tensor, "*n c"]:
+    """What a model is told, side by side: state and action (or more), and the subject factor of every row."""
+    first = columns[0]
+    return torch.cat([*columns, theta.to(first).expand(*first.shape[:-1], -1)], -1)
 
 
 @dataclass(frozen=True)
@@ -20,7 +28,26 @@ class Job:
 
     data: Transitions
     seed: int = 0
-    theta: Float[Tensor, "n t"] = field(default=NO_THETA)
+    theta: Float[Tensor, "_ t"] = field(default=NO_THETA)
+
+    @property
+    def identity(self) -> tuple[str, int, str]:
+        """What tells this job from others: its rows, its seed and its subject factors."""
+        return self.data.fingerprint, self.seed, tensors_hash({"theta": self.theta})
+
+    @property
+    def rows_theta(self) -> Float[Tensor, "n t"]:
+        """The subject factor of every row."""
+        return self.theta.expand(len(self.data), -1)
+
+    def __getitem__(self, rows: Tensor) -> "Job":
+        """The same job on some of its rows."""
+        return replace(self, data=self.data[rows], theta=self.rows_theta[rows])
+
+
+def identity(recipe: Any, jobs: Sequence[Job], *more: Any) -> str:
+    """What a training run is known by: a checkpoint of another recipe, table, seed or factor is not taken up."""
+    return recipe_hash(recipe, [job.identity for job in jobs], *more)
 
 
 @dataclass(frozen=True)
@@ -30,10 +57,13 @@ class Origin:
     seed: int
     data: str
     """Fingerprint of the table it was fitted on."""
+    theta: str
+    """Hash of the subject factors it was fitted with."""
 
     @classmethod
     def of(cls, job: Job) -> "Origin":
-        return cls(job.seed, job.data.fingerprint)
+        data, seed, theta = job.identity
+        return cls(seed, data, theta)
 
 
 @dataclass(frozen=True)
@@ -50,10 +80,14 @@ class Padded:
 
     def moments(self, name: str) -> tuple[Float[Tensor, "k 1 w"], Float[Tensor, "k 1 w"]]:
         """Mean and standard deviation of a column over the rows that count; 1 for a column that does not vary."""
+        mean, spread = self.mean_and_spread(name)
+        return mean, torch.where(spread > 1e-8, spread, 1.0)
+
+    def mean_and_spread(self, name: str) -> tuple[Float[Tensor, "k 1 w"], Float[Tensor, "k 1 w"]]:
+        """The same, 0 for a column that does not vary."""
         values, mask, count = self.columns[name], self.mask()[..., None], self.count[:, None, None]
         mean = (values * mask).sum(1, keepdim=True) / count
-        scale = (((values - mean) * mask).square().sum(1, keepdim=True) / count).sqrt()
-        return mean, torch.where(scale > 1e-8, scale, 1.0)
+        return mean, (((values - mean) * mask).square().sum(1, keepdim=True) / count).sqrt()
 
 
 def pad(tables: Sequence[dict[str, Tensor]]) -> Padded:
@@ -80,14 +114,20 @@ def check_fittable(data: Transitions) -> None:
 def fitting_table(job: Job) -> dict[str, Tensor]:
     """What a model of the dynamics is fitted on: real rows with a next state; refuses what cannot be fitted."""
     check_fittable(job.data.real)
-    keep = ~job.data.imagined & job.data.has_next
-    rows = job.data[keep]
-    theta = job.theta.expand(len(job.data), -1)[keep]
+    job = job[~job.data.imagined & job.data.has_next]
+    rows = job.data
     return {
-        "context": torch.cat([rows.state, rows.action, theta], -1),
+        "context": context(rows.state, rows.action, theta=job.theta),
         "state": rows.state,
         "next_state": rows.next_state,
+        "subject": rows.subject,
     }
+
+
+def change_table(job: Job) -> dict[str, Tensor]:
+    """The same with the change y = s' − s, which most models learn."""
+    table = fitting_table(job)
+    return {"context": table["context"], "y": table["next_state"] - table["state"], "subject": table["subject"]}
 
 
 def _check_columns(kind: str, values: Tensor, names: tuple[str, ...], constant: bool = True) -> None:

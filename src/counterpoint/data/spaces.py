@@ -1,6 +1,8 @@
 """Action spaces: a finite list of treatments, or a box of doses."""
 
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -46,7 +48,7 @@ class Discrete:
 
     def table(self, like: Tensor | None = None) -> Float[Tensor, "count a"]:
         """All actions' features as one table, on the device of `like`."""
-        return torch.tensor(self.values, device=None if like is None else like.device)
+        return constant(self.values, torch.device("cpu") if like is None else like.device)
 
     def features(self, index: Int[Tensor, "*n"]) -> Float[Tensor, "*n a"]:
         return self.table(index)[index]
@@ -90,6 +92,12 @@ class Box:
 
 
 ActionSpace = Discrete | Box
+
+
+@lru_cache(maxsize=256)
+def constant(values: tuple[Any, ...], device: torch.device) -> Tensor:
+    """Numbers as a tensor that stays on a device: copying them there at every step would wait for a GPU."""
+    return torch.tensor(values, device=device)
 
 
 def check_actions(space: ActionSpace, action: Float[Tensor, "n a"], what: str = "action") -> None:

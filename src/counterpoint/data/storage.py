@@ -1,14 +1,13 @@
 """Transitions on disk: our own CSV and Parquet, which give back every number, name and space as it was."""
 
 import json
-import os
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from counterpoint.artifacts import decode, encode, replacing
 from counterpoint.data.columns import check_suffix, read_guarded
 from counterpoint.data.spaces import Box, Discrete
 from counterpoint.data.transitions import COLUMNS, Transitions
@@ -19,7 +18,8 @@ if TYPE_CHECKING:
 
 MARK = "# counterpoint "
 """What a CSV of ours begins with; the header follows as JSON."""
-FORMAT = 1
+FORMAT = 2
+STRINGS = ("state_names", "action_names", "subject_names", "outcome_names")
 MATRICES = ("state", "next_state", "action", "noise")
 """The fields of several columns."""
 
@@ -33,14 +33,11 @@ def write(transitions: Transitions, path: str | Path) -> None:
     check_suffix(path)
     if not path.parent.is_dir():
         raise CounterpointError(f"there is no folder {path.parent}; create it first")
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        _write(transitions.to("cpu"), draft, path.suffix.lower())
-        os.replace(draft, path)
+        with replacing(path) as draft:
+            _write(transitions.to("cpu"), draft, path.suffix.lower())
     except OSError as error:
         raise CounterpointError(f"cannot write {path}: {error.strerror}; check the folder") from None
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def _write(transitions: Transitions, path: Path, suffix: str) -> None:
@@ -65,10 +62,8 @@ def _header(transitions: Transitions) -> dict[str, Any]:
         "format": FORMAT,
         "rows": len(transitions),
         "dtypes": {name: str(getattr(transitions, name).dtype).removeprefix("torch.") for name in COLUMNS},
-        "actions": {"kind": type(transitions.actions).__name__, **asdict(transitions.actions)},
-        "state_names": transitions.state_names,
-        "action_names": transitions.action_names,
-        "subject_names": transitions.subject_names,
+        "actions": encode(transitions.actions),
+        **{name: getattr(transitions, name) for name in STRINGS},
         "noise_size": transitions.noise.shape[1],
     }
 
@@ -133,11 +128,5 @@ def _restore(header: dict[str, Any], table: "pa.Table") -> Transitions:
         kind = getattr(torch, header["dtypes"][name])
         stacked = np.stack(parts, -1) if parts else np.zeros((header["rows"], 0))
         fields[name] = torch.from_numpy(stacked if name in MATRICES else parts[0].copy()).to(kind)
-    space = dict(header["actions"])
-    kind = {"Discrete": Discrete, "Box": Box}[space.pop("kind")]
-    fields |= {name: tuple(header[name]) for name in ("state_names", "action_names", "subject_names")}
-    return Transitions(**fields, actions=kind(**{key: _tuples(value) for key, value in space.items()}))
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+    fields |= {name: tuple(header[name]) for name in STRINGS}
+    return Transitions(**fields, actions=decode(header["actions"], {"Discrete": Discrete, "Box": Box}))

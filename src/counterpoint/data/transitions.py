@@ -1,6 +1,5 @@
 """Transitions: one table for what was logged and for what was imagined."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -9,8 +8,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from counterpoint.artifacts import recipe_hash, tensors_hash
 from counterpoint.data.spaces import ActionSpace
 from counterpoint.errors import CounterpointError
+from counterpoint.seeding import generator
+
+GOES_ON = -1
+"""The outcome of a row that does not end its episode with one."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +34,11 @@ class Windows:
 class Transitions:
     """Rows (s, a, r, s') of many subjects, with where each row came from.
 
-    A row ends its episode in one of two ways: `terminated` (an outcome, nothing follows) or `truncated` (the record
-    stops, life goes on). A terminated row may have no next state: then `next_state` is NaN, `has_next` is false, and
-    no model of the dynamics ever sees the row. Imagined rows keep the number of the real row they came from in
-    `source` and the noise that made them in `noise` (zero-width where there is none).
+    A row ends its episode in one of two ways: `terminated` (with an `outcome`, nothing follows) or `truncated` (the
+    record stops, life goes on). `outcome` is the place in `outcome_names`, −1 where there is none. A terminated row may
+    have no next state: then `next_state` is NaN, `has_next` is false, and no model of the dynamics ever sees the row.
+    Imagined rows keep the number of the real row they came from in `source` and the noise that made them in `noise`
+    (zero-width where there is none).
     """
 
     state: Float[Tensor, "n s"]
@@ -41,7 +46,7 @@ class Transitions:
     action_index: Int[Tensor, " n"]
     reward: Float[Tensor, " n"]
     next_state: Float[Tensor, "n s"]
-    terminated: Bool[Tensor, " n"]
+    outcome: Int[Tensor, " n"]
     truncated: Bool[Tensor, " n"]
     subject: Int[Tensor, " n"]
     episode: Int[Tensor, " n"]
@@ -53,6 +58,7 @@ class Transitions:
     state_names: tuple[str, ...]
     action_names: tuple[str, ...]
     subject_names: tuple[str, ...]
+    outcome_names: tuple[str, ...]
 
     @classmethod
     def logged(
@@ -68,11 +74,13 @@ class Transitions:
         step: Int[Tensor, " n"],
         actions: ActionSpace,
         episode: Int[Tensor, " n"] | None = None,
+        outcome: Int[Tensor, " n"] | None = None,
         state_names: Sequence[str] = (),
         action_names: Sequence[str] = (),
         subject_names: Sequence[str] = (),
+        outcome_names: Sequence[str] = ("terminated",),
     ) -> "Transitions":
-        """Real rows; `episode` defaults to the subject, the names to numbers."""
+        """Real rows; `episode` defaults to the subject, the names to numbers, and all ends to the first outcome."""
         count = len(state)
         return cls(
             state=state,
@@ -80,7 +88,7 @@ class Transitions:
             action_index=actions.index(action),
             reward=reward,
             next_state=next_state,
-            terminated=terminated,
+            outcome=first_outcome(terminated) if outcome is None else outcome,
             truncated=truncated,
             subject=subject,
             episode=subject if episode is None else episode,
@@ -92,6 +100,7 @@ class Transitions:
             state_names=tuple(state_names) or tuple(f"state_{i}" for i in range(state.shape[1])),
             action_names=tuple(action_names) or tuple(f"action_{i}" for i in range(action.shape[1])),
             subject_names=tuple(subject_names) or tuple(str(i) for i in range(int(subject.max()) + 1 if count else 0)),
+            outcome_names=tuple(outcome_names),
         )
 
     def __len__(self) -> int:
@@ -104,6 +113,11 @@ class Transitions:
     @property
     def state_size(self) -> int:
         return self.state.shape[1]
+
+    @cached_property
+    def terminated(self) -> Bool[Tensor, " n"]:
+        """Whether the row ends its episode with an outcome."""
+        return self.outcome >= 0
 
     @cached_property
     def has_next(self) -> Bool[Tensor, " n"]:
@@ -132,19 +146,39 @@ class Transitions:
     def to(self, device: torch.device | str) -> "Transitions":
         return replace(self, **{name: getattr(self, name).to(device) for name in COLUMNS})
 
+    def split(self, held_out: float, seed: int = 0) -> "tuple[Transitions, Transitions]":
+        """The rows of most subjects, and those of a share of them kept aside: by subject, never by row."""
+        if not 0 <= held_out < 1:
+            raise CounterpointError(f"held_out={held_out} is not a share; give a number from 0 to below 1")
+        present = self.subject.unique()
+        order = present[torch.randperm(len(present), generator=generator(seed, "held out subjects"))]
+        aside = torch.isin(self.subject, order[: round(len(order) * held_out)])
+        return self[~aside], self[aside]
+
     @cached_property
     def fingerprint(self) -> str:
         """A short hash of every number in the table, to tell which data a fitted thing was fitted on."""
-        digest = hashlib.sha256(repr((self.actions, self.state_names, self.action_names)).encode())
-        for name in COLUMNS:
-            column = getattr(self, name).detach().cpu().contiguous()
-            digest.update(f"{name}{tuple(column.shape)}{column.dtype}".encode())
-            digest.update(column.numpy().tobytes())
-        return digest.hexdigest()[:16]
+        numbers = tensors_hash({name: getattr(self, name) for name in COLUMNS})
+        return recipe_hash(self.actions, self.state_names, self.action_names, self.outcome_names, numbers)
+
+    @cached_property
+    def row_hashes(self) -> Int[Tensor, " n"]:
+        """A number for each row's state, action and next state, to tell whether two tables share rows."""
+        numbers = torch.cat([self.state, self.action, self.next_state.nan_to_num()], 1).double().contiguous()
+        total = torch.zeros(len(self), dtype=torch.long, device=self.state.device)
+        for column in numbers.view(torch.int64).unbind(1):
+            total = (total ^ column) * 0x5851F42D4C957F2D
+            total = total ^ (total >> 29)
+        return total
 
 
-NAMES = ("actions", "state_names", "action_names", "subject_names")
+NAMES = ("actions", "state_names", "action_names", "subject_names", "outcome_names")
 COLUMNS = tuple(f.name for f in fields(Transitions) if f.name not in NAMES)
+
+
+def first_outcome(terminated: Bool[Tensor, "*n"]) -> Int[Tensor, "*n"]:
+    """The outcome of rows that end in one way only."""
+    return torch.where(terminated, 0, GOES_ON)
 
 
 def concatenate(tables: Sequence[Transitions]) -> Transitions:
@@ -164,7 +198,7 @@ def concatenate(tables: Sequence[Transitions]) -> Transitions:
 
 
 def _check_alike(first: Transitions, table: Transitions, number: int) -> None:
-    for name in ("state_names", "action_names", "actions"):
+    for name in ("state_names", "action_names", "outcome_names", "actions"):
         if getattr(table, name) != getattr(first, name):
             raise CounterpointError(
                 f"tables 0 and {number} differ in {name}; load them with the same columns and the same actions"

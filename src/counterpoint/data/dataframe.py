@@ -29,7 +29,7 @@ def from_dataframe(
     state: str | Sequence[str],
     action: str | Sequence[str],
     reward: str,
-    done: str | None = None,
+    done: str | Sequence[str] | None = None,
     truncated: str | None = None,
     episode: str | None = None,
     next_state: str | Sequence[str] | None = None,
@@ -40,13 +40,15 @@ def from_dataframe(
     """Transitions from a pandas or polars DataFrame or the path of a CSV or Parquet file, one row per subject and time.
 
     Rows are sorted by subject (then `episode`) and time and numbered 0, 1, 2, … within the episode. A row whose `done`
-    is true ends its episode with an outcome (terminated); one whose `truncated` is true ends it because the record
+    is true ends its episode with an outcome (terminated; several columns, as `["died", "discharged"]`, tell several
+    outcomes apart, each with its own chance and reward); one whose `truncated` is true ends it because the record
     stops; where both are true the outcome counts. Rows that follow start a new episode. The next state is the state of
     the episode's next row, or the columns `next_state` where the table carries them; none is ever invented.
 
     `last` says what the end of an episode is where neither column marks it:
 
-    - `"terminal"`: an outcome. The row is kept as terminated; without a next state it serves value learning only.
+    - `"terminal"`: an outcome, called "ended" beside those marked. The row is kept as terminated; without a next state
+      it serves the ends and value learning only.
     - `"truncate"`: the record stops, life goes on. What the last action led to was never seen, so the last row only
       gives the row before it a next state and is dropped; the row before is marked truncated. (A reward written on the
       dropped row goes with it; if it is the outcome, mark the row `done` instead.) Rows marked in `truncated` are
@@ -65,9 +67,10 @@ def from_dataframe(
     """
     state, action = _names(state), _names(action)
     following = None if next_state is None else _names(next_state)
+    ends = _names(done or [])
     _check_request(state, action, following, last)
-    columns = open_table(table, [subject, time, *state, *action, reward, *(following or ()), done, truncated, episode])
-    layout = _layout(columns, subject, time, done, truncated, episode, last, shift=following is None)
+    columns = open_table(table, [subject, time, *state, *action, reward, *(following or ()), *ends, truncated, episode])
+    layout = _layout(columns, subject, time, ends, truncated, episode, last, shift=following is None)
     needed = layout.needed()
     states = np.column_stack([columns.numbers(name) for name in state])[layout.order]
     next_states = _shift(states, layout.end) if following is None else _next_states(columns, following, layout)
@@ -109,7 +112,8 @@ class _Layout:
     order: np.ndarray
     keep: np.ndarray
     end: np.ndarray
-    terminated: np.ndarray
+    outcome: np.ndarray
+    outcome_names: list[str]
     truncated: np.ndarray
     subject: np.ndarray
     subject_names: list[str]
@@ -131,21 +135,22 @@ class _Layout:
         """Whose rows are kept, where they stand and how they end; subjects and episodes are numbered without gaps."""
         present, subjects = np.unique(self.subject[self.keep], return_inverse=True)
         columns = {
-            "terminated": self.terminated[self.keep],
+            "outcome": self.outcome[self.keep],
+            "terminated": self.outcome[self.keep] >= 0,
             "truncated": self.truncated[self.keep],
             "subject": subjects,
             "episode": np.unique(self.episode[self.keep], return_inverse=True)[1],
             "step": self.step[self.keep],
         }
-        names = [self.subject_names[code] for code in present]
-        return {name: torch.from_numpy(column) for name, column in columns.items()} | {"subject_names": names}
+        names = {"subject_names": [self.subject_names[code] for code in present], "outcome_names": self.outcome_names}
+        return {name: torch.from_numpy(column) for name, column in columns.items()} | names
 
 
 def _layout(
     columns: CheckedColumns,
     subject: str,
     time: str,
-    done: str | None,
+    done: list[str],
     truncated: str | None,
     episode: str | None,
     last: Last | None,
@@ -154,12 +159,14 @@ def _layout(
     """Sort the rows and cut them into episodes."""
     codes, names = columns.codes(subject)
     order, opens = _sorted(columns, codes, subject, time, episode)
-    over, stopped = _marks(columns, order, done, truncated)
-    start = opens | np.r_[True, (over | stopped)[:-1]]
+    outcome, stopped = _marks(columns, order, done, truncated)
+    start = opens | np.r_[True, ((outcome >= 0) | stopped)[:-1]]
     end = np.r_[start[1:], True]
-    unmarked = end & ~over & ~stopped
+    unmarked = end & (outcome < 0) & ~stopped
     _check_choice(unmarked, order, done, last)
-    over = over | (unmarked & (last == "terminal"))
+    ended = unmarked & (last == "terminal")
+    outcome = np.where(ended, len(done), outcome)
+    outcomes = [*done, *(["ended"] if done and ended.any() else [])] or ["terminated"]
     stopped = stopped | (unmarked & (last == "truncate"))
     keep = ~((unmarked & (last == "drop")) | (stopped & shift))
     _check_kept(keep)
@@ -167,7 +174,7 @@ def _layout(
     marked = np.r_[stopped[1:] & ~start[1:], False] if shift else stopped
     number = np.cumsum(start) - 1
     step = np.arange(len(order)) - np.flatnonzero(start)[number]
-    return _Layout(order, keep, end, over, marked, codes[order], names, number, step)
+    return _Layout(order, keep, end, outcome, outcomes, marked, codes[order], names, number, step)
 
 
 def _sorted(
@@ -183,13 +190,23 @@ def _sorted(
 
 
 def _marks(
-    columns: CheckedColumns, order: np.ndarray, done: str | None, truncated: str | None
+    columns: CheckedColumns, order: np.ndarray, done: list[str], truncated: str | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Where the table itself says that an outcome came, and where that the record stops; an outcome counts first."""
-    nowhere = np.zeros(len(columns), dtype=bool)
-    over = nowhere if done is None else columns.flags(done)[order]
-    stopped = nowhere if truncated is None else columns.flags(truncated)[order] & ~over
-    return over, stopped
+    """Which outcome the table itself marks, and where it says that the record stops; an outcome counts first."""
+    outcome = np.full(len(columns), -1)
+    for place, name in enumerate(done):
+        marked = columns.flags(name)
+        _check_one_outcome(marked & (outcome >= 0), done)
+        outcome = np.where(marked, place, outcome)
+    stopped = np.zeros(len(columns), dtype=bool) if truncated is None else columns.flags(truncated)
+    return outcome[order], stopped[order] & (outcome[order] < 0)
+
+
+def _check_one_outcome(twice: np.ndarray, done: list[str]) -> None:
+    if twice.any():
+        raise CounterpointError(
+            f"row {twice.argmax()} has two outcomes marked among {quoted(done)} ({twice.sum()} such rows); keep one"
+        )
 
 
 def _changes(values: np.ndarray) -> np.ndarray:
@@ -208,9 +225,9 @@ def _check_unique(order: np.ndarray, differs: np.ndarray, names: Sequence[str | 
         )
 
 
-def _check_choice(unmarked: np.ndarray, order: np.ndarray, done: str | None, last: Last | None) -> None:
+def _check_choice(unmarked: np.ndarray, order: np.ndarray, done: list[str], last: Last | None) -> None:
     if last is None and unmarked.any():
-        why = "no done column is given" if done is None else f"column '{done}' does not mark them"
+        why = f"{quoted(done)} does not mark them" if done else "no done column is given"
         raise CounterpointError(
             f"{unmarked.sum()} episodes end without an outcome (first at row {order[unmarked].min()}): {why}; choose"
             " last='terminal' (it was the outcome), 'truncate' (the record stops) or 'drop'"
@@ -237,7 +254,7 @@ def _next_states(columns: CheckedColumns, names: list[str], layout: _Layout) -> 
     nothing = np.zeros(len(columns), dtype=bool)
     values = np.column_stack([columns.numbers(name, nothing) for name in names])
     absent = np.zeros(len(columns), dtype=bool)
-    absent[layout.order[layout.terminated]] = True
+    absent[layout.order[layout.outcome >= 0]] = True
     absent &= np.isnan(values).all(1)
     for column, name in zip(values.T, names, strict=True):
         check_missing(name, np.isnan(column) & ~absent)

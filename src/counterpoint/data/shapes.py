@@ -1,0 +1,12 @@
+"""The shapes that rows of a table have wherever they go; `*n` is any number of leading axes, the same in one call."""
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+State = Float[Tensor, "*n s"]
+Action = Float[Tensor, "*n a"]
+Noise = Float[Tensor, "*n u"]
+Reward = Float[Tensor, "*n"]
+Flag = Bool[Tensor, "*n"]
+Theta = Float[Tensor, "... t"]
+"""A subject factor for every row, or one for all."""
