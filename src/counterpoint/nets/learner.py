@@ -1,8 +1,8 @@
 """What the training loop trains, and how one update follows another: plainly, or as a replayed CUDA graph."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -12,22 +12,24 @@ from torch.optim import Optimizer
 
 CHUNK = 50
 """Most updates whose random choices are drawn at once."""
-EAGER_STEPS = 5
-"""Updates run plainly on a GPU before the next one is captured as a graph."""
+EAGER_CALLS = 5
+"""Calls run plainly on a GPU before the next one is captured as a graph."""
+
+Tensors = dict[str, Tensor]
 
 
 class Learner(nn.Module, ABC):
     """K members in training. Everything that training changes is a parameter or a persistent buffer of this module."""
 
-    rough: bool = False
+    allow_tf32: bool = False
     """A GPU may round the factors of matrix products to ten bits (TF32): up to twice as fast."""
 
     @abstractmethod
-    def draw(self, member: int, random: torch.Generator, steps: int) -> dict[str, Tensor]:
+    def draw(self, member: int, random: torch.Generator, steps: int) -> Tensors:
         """The random choices of one member for the next `steps` updates, each with a leading axis of steps."""
 
     @abstractmethod
-    def update(self, draw: dict[str, Tensor]) -> dict[str, Float[Tensor, " k"]]:
+    def update(self, draw: Tensors) -> dict[str, Float[Tensor, " k"]]:
         """One update of every member from its own draws [K, …], never waiting for a GPU; returns losses to log."""
 
     @abstractmethod
@@ -43,68 +45,81 @@ class Learner(nn.Module, ABC):
         raise NotImplementedError
 
 
+class Replayed:
+    """A function of tensors that on a GPU runs a few times plainly, then as one captured graph again and again.
+
+    The inputs have the same names and shapes at every call, and the function neither waits for the GPU nor keeps what
+    it is given. What it returns lies in the same memory every time: use it before the next call.
+    """
+
+    def __init__(self, function: Callable[[Tensors], Tensors], eager: int = EAGER_CALLS) -> None:
+        self.function, self.eager, self.calls = function, eager, 0
+        self.inputs: Tensors = {}
+        self.outputs: Tensors = {}
+        self.graph: Any = None
+
+    def __call__(self, inputs: Tensors) -> Tensors:
+        if not next(iter(inputs.values())).is_cuda:
+            return self.function(inputs)
+        self.calls += 1
+        if self.calls <= self.eager:
+            return self._aside(inputs)
+        if self.graph is None:
+            self._capture(inputs)
+        for name, tensor in inputs.items():
+            self.inputs[name].copy_(tensor)
+        self.graph.replay()  # pyright: ignore[reportOptionalMemberAccess]
+        return self.outputs
+
+    def _aside(self, inputs: Tensors) -> Tensors:
+        """On a stream of its own, as the warm-up of a capture asks for."""
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            outputs = self.function(inputs)
+        torch.cuda.current_stream().wait_stream(stream)
+        return outputs
+
+    def _capture(self, inputs: Tensors) -> None:
+        self.inputs = {name: tensor.clone() for name, tensor in inputs.items()}
+        torch.cuda.synchronize()
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.outputs = self.function(self.inputs)
+
+
 class Stepper:
-    """Runs one update after another; on a GPU the first few plainly, then one captured graph again and again."""
+    """Runs one update after another from draws [steps, K, …] that are loaded chunk by chunk."""
 
     def __init__(self, learner: Learner) -> None:
         self.learner = learner
         self.device = next(learner.network().parameters()).device
-        self.on_gpu = self.device.type == "cuda"
-        self.buffers: dict[str, Tensor] = {}
-        self.position = torch.zeros(1, dtype=torch.long, device=self.device)
-        self.index, self.done = 0, 0
-        self.graph: Any = None
-        self.losses: dict[str, Tensor] = {}
+        self.update = Replayed(self._update)
+        self.draws: Tensors = {}
+        self.done = 0
 
-    def load(self, draws: dict[str, Tensor]) -> None:
-        """The draws [steps, K, …] of the coming chunk, into the same memory every time on a GPU."""
-        self.index = 0
-        if not self.on_gpu:
-            self.buffers = draws
-            return
-        for name, tensor in draws.items():
-            if name not in self.buffers:
-                self.buffers[name] = torch.zeros(CHUNK, *tensor.shape[1:], dtype=tensor.dtype, device=self.device)
-            self.buffers[name][: len(tensor)].copy_(tensor)
-        self.position.zero_()
+    def load(self, draws: Tensors) -> None:
+        """The draws of the coming chunk."""
+        self.draws, self.done = {name: tensor.to(self.device) for name, tensor in draws.items()}, 0
 
-    def step(self) -> dict[str, Tensor]:
-        if not self.on_gpu:
-            self.index += 1
-            return self.learner.update({name: tensor[self.index - 1] for name, tensor in self.buffers.items()})
+    def step(self) -> Tensors:
+        if self.update.calls == self.update.eager:
+            for optimizer in self.learner.optimizers():
+                optimizer.zero_grad(set_to_none=True)
         self.done += 1
-        if self.done <= EAGER_STEPS:
-            stream = torch.cuda.Stream()
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                self._gpu_step()
-            torch.cuda.current_stream().wait_stream(stream)
-        else:
-            if self.graph is None:
-                self._capture()
-            self.graph.replay()  # pyright: ignore[reportOptionalMemberAccess]
-        return self.losses
+        return self.update({name: tensor[self.done - 1] for name, tensor in self.draws.items()})
 
-    def _gpu_step(self) -> None:
-        with _products(self.learner.rough):
-            self.losses = self.learner.update({n: t.index_select(0, self.position)[0] for n, t in self.buffers.items()})
-        self.position += 1
-
-    def _capture(self) -> None:
-        for optimizer in self.learner.optimizers():
-            optimizer.zero_grad(set_to_none=True)
-        torch.cuda.synchronize()
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self._gpu_step()
+    def _update(self, draw: Tensors) -> Tensors:
+        with tf32_products() if self.learner.allow_tf32 else nullcontext():
+            return self.learner.update(draw)
 
 
 @contextmanager
-def _products(rough: bool) -> Iterator[None]:
-    """Matrix products on a GPU in TF32 inside the block, if `rough`."""
+def tf32_products() -> Iterator[None]:
+    """Matrix products on a GPU in TF32 inside the block."""
     settings: Any = torch.backends.cuda.matmul
     before = settings.fp32_precision
-    settings.fp32_precision = "tf32" if rough else before
+    settings.fp32_precision = "tf32"
     try:
         yield
     finally:

@@ -6,6 +6,7 @@ own seed alone, so a member trains the same whether it stands alone or beside ot
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float, Shaped
@@ -15,20 +16,15 @@ from counterpoint.seeding import generator
 
 
 class StackedLinear(nn.Module):
-    """K linear maps; `mask` (1 = connected) serves triangular networks."""
+    """K linear maps."""
 
-    mask: Tensor
-
-    def __init__(self, members: int, inputs: int, outputs: int, mask: Float[Tensor, "i o"] | None = None) -> None:
+    def __init__(self, members: int, inputs: int, outputs: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(members, inputs, outputs))
         self.bias = nn.Parameter(torch.zeros(members, 1, outputs))
-        self.masked = mask is not None
-        self.register_buffer("mask", torch.zeros(0) if mask is None else mask, persistent=False)
 
     def forward(self, x: Float[Tensor, "k n i"]) -> Float[Tensor, "k n o"]:
-        weight = self.weight * self.mask if self.masked else self.weight
-        return torch.baddbmm(self.bias, x, weight)
+        return torch.baddbmm(self.bias, x, self.weight)
 
     @torch.no_grad()
     def initialise(self, member: int, random: torch.Generator) -> None:
@@ -76,13 +72,12 @@ class StackedMLP(nn.Module):
         outputs: int,
         activation: type[nn.Module] = nn.SiLU,
         batch_norm: bool = False,
-        masks: Sequence[Tensor] = (),
     ) -> None:
         super().__init__()
         widths = [inputs, *hidden, outputs]
         layers: list[nn.Module] = []
         for i, (before, after) in enumerate(pairwise(widths)):
-            layers.append(StackedLinear(members, before, after, masks[i] if masks else None))
+            layers.append(StackedLinear(members, before, after))
             if i < len(hidden):
                 layers += [StackedBatchNorm(members, after)] if batch_norm else []
                 layers.append(activation())
@@ -107,11 +102,46 @@ def per_member(values: Shaped[Tensor, " k"], tensor: Tensor) -> Tensor:
     return spread.view(-1, *[1] * (tensor.dim() - 1))
 
 
-@torch.no_grad()
-def members_of(state: dict[str, Tensor], total: int, first: int, count: int) -> dict[str, Tensor]:
-    """The weights and buffers of `count` of the `total` members, cut out of the stack."""
-    cut = {}
-    for name, tensor in state.items():
-        width = tensor.shape[0] // total
-        cut[name] = tensor[first * width : (first + count) * width].clone()
-    return cut
+class Standardizer(nn.Module):
+    """Every member's own mean and standard deviation of some columns, kept with its weights."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, members: int, width: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(members, 1, width))
+        self.register_buffer("scale", torch.ones(members, 1, width))
+
+    @torch.no_grad()
+    def take(self, mean: Float[Tensor, "k 1 w"], scale: Float[Tensor, "k 1 w"]) -> None:
+        """Use these from now on."""
+        self.mean.copy_(mean)
+        self.scale.copy_(scale)
+
+    def forward(self, values: Float[Tensor, "k n w"]) -> Float[Tensor, "k n w"]:
+        return (values - self.mean) / self.scale
+
+    def inverse(self, standard: Float[Tensor, "k n w"]) -> Float[Tensor, "k n w"]:
+        return standard * self.scale + self.mean
+
+
+Weights = dict[str, Tensor]
+Network = TypeVar("Network", bound=nn.Module)
+
+
+def stack(parts: Sequence[Weights]) -> Weights:
+    """The members of several networks of one shape as those of one."""
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def unstack(whole: Weights, count: int) -> list[Weights]:
+    """A stack cut into `count` equal shares of its members."""
+    shares = {name: tensor.chunk(count) for name, tensor in whole.items()}
+    return [{name: pieces[i].clone() for name, pieces in shares.items()} for i in range(count)]
+
+
+def with_weights(network: Network, weights: Weights) -> Network:
+    """A network with these weights, where they are, ready for use."""
+    network.load_state_dict(weights)
+    return network.to(next(iter(weights.values())).device).eval()

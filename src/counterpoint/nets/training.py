@@ -1,7 +1,8 @@
 """The one minibatch loop: steps, progress, early stop, log, checkpoint, resume, CUDA-graph replay.
 
-All randomness of a run is drawn ahead on the CPU, chunk by chunk, from one generator a member. A member's stream of
-minibatches therefore depends neither on how many members train beside it, nor on the device, nor on a restart.
+The minibatches of a run are drawn ahead on the CPU, chunk by chunk, from one generator a member. A member's stream of
+minibatches therefore depends neither on how many members train beside it, nor on the device, nor on a restart. (What a
+checkpoint is scored by may draw its own noise on the device.)
 """
 
 import json
@@ -17,8 +18,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.optim import Optimizer
 
-from counterpoint.artifacts import read_tensors, write_atomically, write_tensors
-from counterpoint.errors import CounterpointError
+from counterpoint.artifacts import read_tensors, under, write_tensors, write_text
+from counterpoint.errors import CounterpointError, require
 from counterpoint.nets.learner import CHUNK, Learner, Stepper
 from counterpoint.nets.optimizers import flushing_denormals
 from counterpoint.nets.stacked import per_member
@@ -40,9 +41,16 @@ class Schedule:
     log_every: int = 100
     """Updates between two rows of the log."""
 
+    def __post_init__(self) -> None:
+        require(self.steps > 0, f"{self.steps} updates train nothing; set steps to 1 or more")
+        require(self.log_every > 0, f"log_every={self.log_every} logs never; set it to 1 or more")
+        require(
+            min(self.check_every, self.patience) >= 0, "check_every and patience cannot be negative; use 0 for never"
+        )
+
     def factor(self, step: int) -> float:
         """What the learning rate is multiplied by at `step`."""
-        share = step / max(self.steps, 1)
+        share = step / self.steps
         if self.rate == "linear":
             return 1 - share
         if self.rate == "one-cycle":
@@ -202,15 +210,11 @@ class _Run:
         last = {name: tensor.clone() for name, tensor in network.state_dict().items()}
         if self.monitor.folder is not None:
             self.save()
-            self._write_log(self.monitor.folder / f"{self.monitor.name}.log.jsonl")
+            rows = "".join(json.dumps(row) + "\n" for row in self.progress.log)
+            write_text(self.monitor.folder / f"{self.monitor.name}.log.jsonl", rows)
         selected = self.best if self.schedule.check_every else last
         network.load_state_dict(selected)
         return Trained(selected, last, self.best_score, self.best_step, self.progress.log)
-
-    def _write_log(self, path: Path) -> None:
-        write_atomically(
-            path, lambda file: file.write("".join(json.dumps(r) + "\n" for r in self.progress.log).encode())
-        )
 
     def save(self) -> None:
         """The run in one file, atomically: weights, best weights, generators, counters, what optimizers remember."""
@@ -256,23 +260,19 @@ class _Run:
 
     def _take_up(self, tensors: dict[str, Tensor], notes: dict[str, str]) -> None:
         self.progress = Progress(**json.loads(notes["progress"]))
-        self.learner.load_state_dict(_under(tensors, "learner/"))
+        self.learner.load_state_dict(under(tensors, "learner/"))
         device = self.best_score.device
-        self.best = {name: tensor.to(device) for name, tensor in _under(tensors, "best/").items()}
-        for name, tensor in _under(tensors, "run/").items():
+        self.best = {name: tensor.to(device) for name, tensor in under(tensors, "best/").items()}
+        for name, tensor in under(tensors, "run/").items():
             setattr(self, name, tensor.to(device))
         for k, random in enumerate(self.randoms):
             random.set_state(tensors[f"random/{k}"])
         for i, optimizer in enumerate(self.learner.optimizers()):
-            _restore_optimizer(optimizer, _under(tensors, f"optimizer/{i}/"))
+            _restore_optimizer(optimizer, under(tensors, f"optimizer/{i}/"))
 
 
 def _next(step: int, every: int) -> int:
     return (step // every + 1) * every
-
-
-def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def _restore_optimizer(optimizer: Optimizer, tensors: dict[str, Tensor]) -> None:

@@ -87,7 +87,7 @@ class Spline:
 
 
 @dataclass(frozen=True)
-class Bent:
+class SkewedSpline:
     """y = μ + σ·b₁(b₂(…(base(u)))): a shape that all contexts share, bent a little by each.
 
     `base` is a spline whose raw numbers do not depend on the context: it learns from every row what kind of noise there
@@ -220,4 +220,4 @@ def _normal_quantile_of_log(log_probability: Tensor) -> Tensor:
     return u
 
 
-Law = Gaussian | Spline | Bent | Mixture
+Law = Gaussian | Spline | SkewedSpline | Mixture
