@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from counterpoint.dynamics.base import DynamicsRecipe, Head, normal
-from counterpoint.nets.density import LOG_ROOT_TWO_PI, bounded_log_scale
+from counterpoint.nets.laws import LOG_ROOT_TWO_PI, bounded_log_scale
 
 
 @dataclass(frozen=True)

@@ -1,126 +1,175 @@
 """Reward and end learned from the log, for users who have rows but no function of them.
 
-    r(s, a, s') by least squares,    P(terminated | s') by logistic regression, both through a network
-    r(s, a) by ridge regression for rows that end without a next state
+    P(outcome k, no next state | s, a)      the hazard before: a death or discharge that leaves no next state
+    P(outcome k | s, a, s')                 the hazard after: an end that is seen in the next state
+    r(s, a, s', k) by least squares,    r_k(s, a) by ridge regression where there is no next state
 
-A row may end with an outcome and no next state (a death, a discharge). Neither network sees it: there is no s' to see.
-Its reward is a function of its own, linear because such rows are few, which answers only where `next_state` is NaN; the
-end is then certain. Imagined rows always have a next state; in a log whose every end lacks one, they therefore never
-end, and no outcome is invented for them.
+Each hazard is a network's softmax over "goes on" and the outcomes, fitted by maximum likelihood on all real rows that
+can tell, its intercepts set so that it foresees every outcome as often as the log has it; an outcome that the log never
+has is never foreseen. An imagined step ends before its next state, or in it, or goes on:
+
+    p = [h_k,  (1 − Σh)·g_k,  (1 − Σh)(1 − Σg)],    h = hazard before,  g = hazard after
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from counterpoint import artifacts
-from counterpoint.data.jobs import Job, Origin, check_fittable
+from counterpoint.artifacts import Artifact, Saved, device_of
+from counterpoint.data.jobs import Job, Origin, check_fittable, context, identity
+from counterpoint.data.shapes import Action, Reward, State
 from counterpoint.data.spaces import ActionSpace
-from counterpoint.data.transitions import Transitions
-from counterpoint.dynamics.base import CHUNK, Head, HeadNetwork, fit_network
+from counterpoint.data.transitions import GOES_ON, Transitions
+from counterpoint.dynamics.base import Head, HeadNetwork
 from counterpoint.dynamics.deterministic import Point
-from counterpoint.errors import CounterpointError
-from counterpoint.nets.conditional import Likelihood
-from counterpoint.nets.stacked import members_of
+from counterpoint.errors import CounterpointError, require
+from counterpoint.model import CHUNK
+from counterpoint.nets.likelihood import Likelihood, fit_by_likelihood
+from counterpoint.nets.stacked import unstack, with_weights
 from counterpoint.nets.training import Monitor
 from counterpoint.seeding import derive
-from counterpoint.tasks.base import Task
+from counterpoint.tasks.base import Conclusion, Task
+
+ROUNDS = 40
+"""Rounds in which the intercepts are set."""
+BEFORE, AFTER = "before", "after"
 
 
-class Bernoulli(Head):
-    """Independent yes or no in every column, from logits."""
+@dataclass(frozen=True)
+class Softmax(Head):
+    """One of several classes; y holds its number."""
+
+    classes: int
 
     def width(self, size: int) -> int:
-        return size
+        return self.classes
 
-    def log_prob(self, raw: Float[Tensor, "*n w"], y: Float[Tensor, "*n d"]) -> Float[Tensor, "*n"]:
-        return -torch.nn.functional.binary_cross_entropy_with_logits(raw, y, reduction="none").sum(-1)
+    def log_prob(self, raw: Float[Tensor, "*n w"], y: Float[Tensor, "*n d"]) -> Reward:
+        return raw.log_softmax(-1).gather(-1, y.long())[..., 0]
 
     def chance(self, shape: Sequence[int], size: int, random: torch.Generator) -> Float[Tensor, "*n c"]:
         return torch.rand(*shape, size, generator=random, device=random.device)
 
     def sample(self, raw: Float[Tensor, "*n w"], chance: Float[Tensor, "*n c"], size: int) -> Float[Tensor, "*n d"]:
-        return (chance < raw.sigmoid()).to(raw)
+        return pick(raw.softmax(-1), chance[..., 0])[..., None].to(raw)
 
     def unit(self, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        """0 and 1 stay what they are."""
+        """A number of a class stays what it is."""
         return torch.zeros_like(mean), torch.ones_like(scale)
 
 
+def pick(probability: Float[Tensor, "*n c"], uniform: Float[Tensor, "*n"]) -> Tensor:
+    """The class that a uniform draw falls on; the last one takes what rounding leaves."""
+    return (uniform[..., None] >= probability.cumsum(-1)[..., :-1]).sum(-1)
+
+
 class Heads(nn.Module):
-    """The learned functions of M jobs: two networks, and for rows without a next state a linear one."""
+    """The learned functions of M jobs: reward, two hazards with their intercepts, and the reward of ends without s'."""
 
-    outcome_weight: Tensor
-    outcome_bias: Tensor
+    before_intercept: Tensor
+    after_intercept: Tensor
+    end_weight: Tensor
+    end_bias: Tensor
 
-    def __init__(self, members: int, state: int, action: int, hidden: Sequence[int]) -> None:
+    def __init__(self, members: int, state: int, action: int, outcomes: int, hidden: Sequence[int]) -> None:
         super().__init__()
-        self.reward = HeadNetwork(members, 2 * state + action, 1, Point(), hidden, batch_norm=False)
-        self.end = HeadNetwork(members, state, 1, Bernoulli(), hidden, batch_norm=False)
-        self.register_buffer("outcome_weight", torch.zeros(members, state + action))
-        self.register_buffer("outcome_bias", torch.full((members,), torch.nan))
+        seen = 2 * state + action
+        self.reward = HeadNetwork(members, seen + outcomes, 1, Point(), hidden, batch_norm=False)
+        self.before = HeadNetwork(members, state + action, 1, Softmax(1 + outcomes), hidden, batch_norm=False)
+        self.after = HeadNetwork(members, seen, 1, Softmax(1 + outcomes), hidden, batch_norm=False)
+        for name in (BEFORE, AFTER):
+            never = torch.cat([torch.zeros(members, 1), torch.full((members, outcomes), -torch.inf)], 1)
+            self.register_buffer(f"{name}_intercept", never)
+        self.register_buffer("end_weight", torch.zeros(members, outcomes, state + action))
+        self.register_buffer("end_bias", torch.zeros(members, outcomes))
+
+    def logits(self, name: str, told: Float[Tensor, "k n c"]) -> Float[Tensor, "k n w"]:
+        """A hazard's logits with its intercepts."""
+        return getattr(self, name).raw(told) + getattr(self, f"{name}_intercept")[:, None]
 
 
 @final
-class LearnedTask(nn.Module, Task):
+class LearnedTask(nn.Module, Task, Artifact):
     """A task whose reward and end were learned; it stands wherever a task does."""
 
-    def __init__(self, recipe: "Outcome", heads: Heads, actions: ActionSpace, origin: Any) -> None:
+    kind: ClassVar[str] = "task"
+
+    def __init__(
+        self,
+        recipe: "Outcome",
+        heads: Heads,
+        actions: ActionSpace,
+        state_names: tuple[str, ...],
+        origin: Origin,
+        outcome_names: tuple[str, ...],
+        horizon: int,
+    ) -> None:
         super().__init__()
-        self.recipe, self.heads, self.actions = recipe, heads.eval(), actions
-        self.discount, self.origin = recipe.discount, origin
+        self.recipe, self.heads, self.actions, self.state_names = recipe, heads.eval(), actions, state_names
+        self.discount, self.origin, self.outcome_names, self.horizon = recipe.discount, origin, outcome_names, horizon
+        self.ends_in_next_state = bool(heads.after_intercept[:, 1:].isfinite().any())
 
     @torch.no_grad()
-    def reward(
-        self, state: Float[Tensor, "*n s"], action: Float[Tensor, "*n a"], next_state: Float[Tensor, "*n s"]
-    ) -> Float[Tensor, "*n"]:
-        """The expected reward; where `next_state` is NaN, that of a row which ends there."""
-        known = ~next_state.isnan().any(-1)
-        expected = self._apply(self.heads.reward, torch.cat([state, action, next_state], -1))
-        if bool(known.all()):
-            return expected
-        return torch.where(known, expected, self._outcome(torch.cat([state, action], -1)))
+    def reward(self, state: State, action: Action, next_state: State) -> Reward:
+        """The expected reward of a step after which the episode goes on."""
+        return self._reward(state, action, next_state, GOES_ON)
+
+    def terminated(self, next_state: State) -> Bool[Tensor, "*n"]:
+        """Only what has no next state is over for certain; of the rest `expected` tells the probability."""
+        return next_state.isnan().any(-1)
+
+    def expected(self, state: Tensor, action: Tensor, next_state: Tensor) -> tuple[Tensor, Tensor]:
+        probability, reward = self.branches(state, action, next_state)
+        return (probability * reward).sum(-1), probability[..., -1]
+
+    def conclude(self, state: Tensor, action: Tensor, next_state: Tensor, uniform: Tensor) -> Conclusion:
+        probability, reward = self.branches(state, action, next_state)
+        branch, outcomes = pick(probability, uniform.to(probability)), len(self.outcome_names)
+        outcome = torch.where(branch < 2 * outcomes, branch % outcomes, GOES_ON)
+        cut_short = (branch < outcomes)[..., None]
+        taken = reward.gather(-1, branch[..., None])[..., 0]
+        return Conclusion(taken, outcome, next_state.masked_fill(cut_short, torch.nan))
 
     @torch.no_grad()
-    def termination_probability(self, next_state: Float[Tensor, "*n s"]) -> Float[Tensor, "*n"]:
-        """How likely the episode is over in `next_state`; certain where it is NaN."""
-        return self._apply(self.heads.end, next_state).sigmoid().nan_to_num(nan=1.0)
+    def branches(
+        self, state: State, action: Action, next_state: State
+    ) -> tuple[Float[Tensor, "*n b"], Float[Tensor, "*n b"]]:
+        """Probability and reward of every way a step can turn out: outcomes before s', outcomes in s', going on."""
+        told, outcomes = context(state, action), len(self.outcome_names)
+        survives, *before = self._hazard(BEFORE, told).unbind(-1)
+        goes_on, *after = self._hazard(AFTER, torch.cat([told, next_state], -1)).unbind(-1)
+        probability = [*before, *(survives * share for share in after), survives * goes_on]
+        rewards = list((told @ self.heads.end_weight[0].mT + self.heads.end_bias[0]).unbind(-1))
+        for k in (*range(outcomes), GOES_ON):
+            known = k == GOES_ON or self.ends_in_next_state
+            rewards.append(self._reward(state, action, next_state, k) if known else torch.zeros_like(survives))
+        return torch.stack(probability, -1), torch.stack(rewards, -1)
 
-    def terminated(self, next_state: Float[Tensor, "*n s"]) -> Bool[Tensor, "*n"]:
-        """Over where that is more likely than not."""
-        return self.termination_probability(next_state) > 0.5
+    def weights(self) -> dict[str, Tensor]:
+        return self.heads.state_dict()
 
-    def save(self, folder: Path | str) -> None:
-        """Write weights and recipe into `folder`."""
-        artifacts.save(folder, self.heads.state_dict(), self.header())
+    def extras(self) -> dict[str, Any]:
+        return {"outcome_names": list(self.outcome_names), "horizon": self.horizon}
 
-    def header(self) -> dict[str, Any]:
-        """All that is needed to rebuild the task around its weights."""
-        return {
-            "kind": "task",
-            "recipe": artifacts.encode(self.recipe),
-            "actions": artifacts.encode(self.actions),
-            "state": self.heads.end.context_mean.shape[-1],
-            "origin": artifacts.encode(self.origin),
-        }
+    def _hazard(self, name: str, told: Tensor) -> Tensor:
+        return _apply(lambda rows: self.heads.logits(name, rows), told).softmax(-1)
 
-    def _apply(self, network: HeadNetwork, context: Tensor) -> Tensor:
-        """The network's output for rows of any leading shape, in the units of the data."""
-        pieces = context.flatten(0, -2).split(CHUNK)
-        raw = torch.cat([network.raw(piece[None])[0, :, 0] for piece in pieces])
-        return (raw * network.y_scale.flatten() + network.y_mean.flatten()).view(context.shape[:-1])
+    def _reward(self, state: Tensor, action: Tensor, next_state: Tensor, outcome: int) -> Tensor:
+        """r(s, a, s', k) in the units of the data."""
+        which = state.new_zeros(*state.shape[:-1], len(self.outcome_names))
+        if outcome != GOES_ON:
+            which[..., outcome] = 1.0
+        return _apply(self.heads.reward.point, torch.cat([state, action, next_state, which], -1))[..., 0]
 
-    def _outcome(self, context: Tensor) -> Tensor:
-        if bool(self.heads.outcome_bias.isnan()):
-            raise CounterpointError(
-                "the reward of a row without a next state was asked for, but none was fitted on; pass rows.with_next()"
-            )
-        return context @ self.heads.outcome_weight[0] + self.heads.outcome_bias
+
+def _apply(function: Any, told: Float[Tensor, "*n c"]) -> Tensor:
+    """A function of one stack of rows, for rows of any leading shape."""
+    answers = [function(piece[None])[0] for piece in told.flatten(0, -2).split(CHUNK)]
+    return torch.cat(answers).view(*told.shape[:-1], -1)
 
 
 @dataclass(frozen=True)
@@ -130,11 +179,15 @@ class Outcome:
     discount: float = 0.99
     """Discount of the task; nothing in a log says what it should be."""
     hidden: tuple[int, ...] = (64, 64)
-    """Widths of both networks."""
+    """Widths of the networks."""
     ridge: float = 1.0
     """Penalty of the linear reward of rows without a next state, in rows' worth of evidence a column."""
     likelihood: Likelihood = Likelihood()
     """How the networks are fitted."""
+
+    def __post_init__(self) -> None:
+        require(0 <= self.discount <= 1, f"discount={self.discount} is not between 0 and 1; use about 0.99")
+        require(self.ridge > 0, f"ridge={self.ridge} leaves few rows undefined; use a number above 0")
 
     def fit(self, data: Transitions, seed: int = 0, monitor: Monitor = Monitor(), device: str = "cpu") -> LearnedTask:
         """Fit on one table."""
@@ -142,58 +195,92 @@ class Outcome:
 
     def fit_many(self, jobs: Sequence[Job], monitor: Monitor = Monitor(), device: str = "cpu") -> list[LearnedTask]:
         """Fit every job, all in one loop a network."""
-        tables = [_tables(job) for job in jobs]
-        seeds = [derive(job.seed, "outcome") for job in jobs]
-        first = jobs[0].data
-        heads = Heads(len(jobs), first.state_size, first.action.shape[1], self.hidden).to(artifacts.device_of(device))
-        identity = artifacts.recipe_hash(self, [(job.data.fingerprint, job.seed) for job in jobs])
-        for name, network in (("reward", heads.reward), ("end", heads.end)):
-            fit_network(network, [t[name] for t in tables], seeds, self.likelihood, identity, monitor.stage(name))
-        for k, job in enumerate(jobs):
-            self._fit_outcome(heads, k, job.data)
-        return [self._cut(heads, i, len(jobs), job) for i, job in enumerate(jobs)]
+        tables, seeds = [_tables(job.data) for job in jobs], [derive(job.seed, "outcome") for job in jobs]
+        heads = self._build(jobs[0].data, len(jobs)).to(device_of(device))
+        for name in ("reward", BEFORE, AFTER):
+            if name == "reward" or any(bool(t[name]["y"].any()) for t in tables):
+                own, stage = [t[name] for t in tables], monitor.stage(name)
+                fit_by_likelihood(getattr(heads, name), own, seeds, self.likelihood, identity(self, jobs), stage)
+        for k, (job, table) in enumerate(zip(jobs, tables, strict=True)):
+            _set_intercepts(heads, k, table)
+            self._fit_ends(heads, k, job.data)
+        parts = unstack(heads.state_dict(), len(jobs))
+        return [self._task(part, job) for part, job in zip(parts, jobs, strict=True)]
 
-    def rebuild(
-        self, header: dict[str, Any], weights: dict[str, Tensor], actions: ActionSpace, origin: Any
-    ) -> LearnedTask:
+    def rebuild(self, saved: Saved) -> LearnedTask:
         """The fitted task back from its artifact."""
-        heads = Heads(1, header["state"], actions.width, self.hidden)
-        heads.load_state_dict(weights)
-        return LearnedTask(self, heads, actions, origin)
+        names = tuple(saved.header["outcome_names"])
+        heads = Heads(1, len(saved.state_names), saved.actions.width, len(names), self.hidden)
+        given = (saved.actions, saved.state_names, saved.origin, names, saved.header["horizon"])
+        return LearnedTask(self, with_weights(heads, saved.weights), *given)
 
-    def _fit_outcome(self, heads: Heads, member: int, data: Transitions) -> None:
-        """Ridge regression of the reward on the standardised (s, a); few rows shrink to their mean."""
-        rows = data[~data.imagined & ~data.has_next]
-        if not len(rows):
-            return
-        context = torch.cat([rows.state, rows.action], -1).double()
-        mean, reward = context.mean(0), rows.reward.double()
-        scale = context.std(0, correction=0)
-        scale = torch.where(scale > 1e-8, scale, 1.0)
-        standard = (context - mean) / scale
-        gram = standard.T @ standard + self.ridge * torch.eye(len(mean), dtype=context.dtype, device=context.device)
-        weight = torch.linalg.solve(gram, standard.T @ (reward - reward.mean())) / scale
-        heads.outcome_weight[member] = weight.to(heads.outcome_weight)
-        heads.outcome_bias[member] = (reward.mean() - mean @ weight).to(heads.outcome_bias)
+    def _build(self, data: Transitions, members: int) -> Heads:
+        return Heads(members, data.state_size, data.action.shape[1], len(data.outcome_names), self.hidden)
 
-    def _cut(self, stack: Heads, index: int, jobs: int, job: Job) -> LearnedTask:
-        heads = Heads(1, job.data.state_size, job.data.action.shape[1], self.hidden)
-        heads.load_state_dict(members_of(stack.state_dict(), jobs, index, 1))
-        heads.to(stack.outcome_bias.device)
-        return LearnedTask(self, heads, job.data.actions, Origin.of(job))
+    def _task(self, weights: dict[str, Tensor], job: Job) -> LearnedTask:
+        data, heads = job.data, with_weights(self._build(job.data, 1), weights)
+        longest = int(data.step.max()) + 1
+        return LearnedTask(self, heads, data.actions, data.state_names, Origin.of(job), data.outcome_names, longest)
+
+    def _fit_ends(self, heads: Heads, member: int, data: Transitions) -> None:
+        """Ridge regression of the reward on the standardised (s, a) by outcome; few rows shrink to their mean."""
+        from sklearn.linear_model import Ridge
+        from sklearn.preprocessing import StandardScaler
+
+        for k in range(len(data.outcome_names)):
+            rows = data[~data.imagined & ~data.has_next & (data.outcome == k)]
+            if len(rows):
+                scaler = StandardScaler()
+                standard = scaler.fit_transform(context(rows.state, rows.action).double().cpu().numpy())
+                line = Ridge(alpha=self.ridge).fit(standard, rows.reward.double().cpu().numpy())
+                weight = torch.from_numpy(line.coef_ / scaler.scale_)
+                bias = float(line.intercept_) - float(weight @ torch.from_numpy(scaler.mean_))
+                heads.end_weight[member, k] = weight.to(heads.end_weight)
+                heads.end_bias[member, k] = bias
 
 
-def _tables(job: Job) -> dict[str, dict[str, Tensor]]:
-    check_fittable(job.data.real)
-    _check_reward(job.data)
-    rows = job.data.real.with_next()
+@torch.no_grad()
+def _set_intercepts(heads: Heads, member: int, tables: dict[str, dict[str, Tensor]]) -> None:
+    """Every outcome is to be foreseen as often as it is seen; one that never is has the intercept −∞."""
+    for name in (BEFORE, AFTER):
+        network, intercept = getattr(heads, name), getattr(heads, f"{name}_intercept")
+        seen = torch.bincount(tables[name]["y"][:, 0].long(), minlength=intercept.shape[1]).double()
+        told = tables[name]["context"].to(intercept.device).expand(network.members, -1, -1)
+        intercept[member] = calibrated(network.raw(told)[member].double().cpu(), seen).to(intercept)
+
+
+def calibrated(raw: Float[Tensor, "n c"], seen: Float[Tensor, " c"]) -> Float[Tensor, " c"]:
+    """The b with Σ softmax(raw + b) = seen: a few rounds of b + log(seen / foreseen), then Newton's."""
+    possible = seen > 0
+    raw, seen, moved = raw[:, possible], seen[possible], torch.zeros(int(possible.sum()), dtype=raw.dtype)
+    for i in range(ROUNDS):
+        chance = (raw + moved).softmax(-1)
+        foreseen = chance.sum(0)
+        if i < ROUNDS // 2:
+            moved = moved + (seen / foreseen).log()
+        else:
+            slope = foreseen.diag() - chance.T @ chance + 1e-9 * torch.eye(len(moved), dtype=raw.dtype)
+            moved = moved + torch.linalg.lstsq(slope, seen - foreseen).solution.clamp(-1, 1)
+    return torch.full(possible.shape, -torch.inf, dtype=raw.dtype).masked_scatter(possible, moved - moved.max())
+
+
+def _tables(data: Transitions) -> dict[str, dict[str, Tensor]]:
+    check_fittable(data.real)
+    _check_reward(data)
+    real, outcomes = data.real, len(data.outcome_names)
+    rows, code = real.with_next(), torch.where(real.has_next, GOES_ON, real.outcome)
+    ends = torch.nn.functional.one_hot(rows.outcome + 1, outcomes + 1)[:, 1:].to(rows.state)
+    told = context(rows.state, rows.action, rows.next_state)
     return {
-        "reward": {
-            "context": torch.cat([rows.state, rows.action, rows.next_state], -1),
-            "y": rows.reward[:, None],
-        },
-        "end": {"context": rows.next_state, "y": rows.terminated[:, None].to(rows.state)},
+        "reward": {"context": torch.cat([told, ends], -1), "y": rows.reward[:, None], "subject": rows.subject},
+        BEFORE: {"context": context(real.state, real.action), "y": _classes(code), "subject": real.subject},
+        AFTER: {"context": told, "y": _classes(rows.outcome), "subject": rows.subject},
     }
+
+
+def _classes(outcome: Tensor) -> Float[Tensor, "n 1"]:
+    """0 for going on, then the outcomes."""
+    return (outcome + 1).float()[:, None]
 
 
 def _check_reward(data: Transitions) -> None:

@@ -3,7 +3,7 @@
 Turning: with independent standard normal noises, s' = f(s, a, R(a)·u) has for every rotation R(a) the same law as
 s' = f(s, a, u), and other counterfactuals. No data can tell the two apart, so for a state of several columns the answer
 rests on the assumption that each column keeps a noise of its own; the distance between the two answers says how much
-rests on it. A state of one column has nothing to turn (Theorem 1).
+rests on it. A state with fewer than two normal noises has nothing to turn: one of one column (Theorem 1), or of codes.
 """
 
 from collections.abc import Sequence
@@ -20,8 +20,11 @@ from counterpoint.scm.density import DensitySCM
 from counterpoint.scm.findings import Finding, Sample, draw
 
 AGREEMENT = 0.25
+"""Spread between the members' answers, in standard deviations of the effect, that is still agreement."""
 TURNING = 0.3
+"""Distance between answers with own and with turned noises, in the same unit, that nobody need vouch for."""
 ORDERS = 0.4
+"""Distance between answers from different orders of the columns, in the same unit, that hardly matters."""
 
 
 def agreement(sample: Sample) -> Finding:
@@ -40,14 +43,14 @@ def agreement(sample: Sample) -> Finding:
 
 def turning(sample: Sample) -> Finding:
     """How much rests on each column keeping its own noise: distance to an SCM of the same law whose noises turn."""
-    own = sample.member_counterfactuals()
-    turned = sample.predict(sample.alternative, turned_noise(sample))
-    value = _relative(own - turned, sample, turned.mean(0)) if sample.noise.shape[-1] > 1 else 0.0
+    if _normal(sample) < 2:
+        sentence = "Nothing can turn: fewer than two state columns are continuous, so no two can swap their chances."
+        return Finding("own noise", 0.0, TURNING, True, sentence, grave=False)
+    own, turned = sample.member_counterfactuals(), sample.predict(sample.alternative, turned_noise(sample))
+    value = _relative(own - turned, sample, turned.mean(0))
     passed = value <= TURNING
     sentence = (
-        "The state has one column, so its noise is fixed by the data (Theorem 1)."
-        if sample.noise.shape[-1] == 1
-        else f"That each state column keeps a chance of its own under every action cannot be seen in any data;"
+        f"That each state column keeps a chance of its own under every action cannot be seen in any data;"
         f" were it false, answers could be off by {value:.0%} of the effect"
         + ("." if passed else ", so somebody who knows the subject must vouch for it.")
     )
@@ -55,18 +58,18 @@ def turning(sample: Sample) -> Finding:
 
 
 def turned_noise(sample: Sample) -> Float[Tensor, "m n u"]:
-    """R(a')·R(a)ᵀ·u: pairs of noises turned by the difference of two angles, half a turn across the action space.
+    """R(a')·R(a)ᵀ·u: pairs of normal noises turned by a difference of angles, half a turn across the action space.
 
     Correlated noises are turned among their principal axes, which keeps their joint law.
     """
-    noise = sample.abducted()
+    noise, other = sample.abducted().tensor_split([_normal(sample)], -1)
     angle = _angle(sample, sample.alternative) - _angle(sample, sample.rows.action)
     root = _root(noise)
     axes = torch.linalg.solve(root, noise.mT).mT
     width = noise.shape[-1] // 2 * 2
     first, second, cosine, sine = axes[..., :width:2], axes[..., 1:width:2], angle.cos(), angle.sin()
     pairs = torch.stack([cosine * first - sine * second, sine * first + cosine * second], -1).flatten(-2)
-    return torch.cat([pairs, axes[..., width:]], -1) @ root.mT
+    return torch.cat([torch.cat([pairs, axes[..., width:]], -1) @ root.mT, other], -1)
 
 
 def order_ambiguity(
@@ -89,6 +92,11 @@ def order_ambiguity(
         f" models with different orders of the columns differ by {value:.0%} of the effect."
     )
     return Finding("order of the columns", value, ORDERS, passed, sentence, grave=False)
+
+
+def _normal(sample: Sample) -> int:
+    """How many noises are standard normal; they come first, and the others (Gumbel) keep no law when turned."""
+    return getattr(sample.model.mechanism, "normal_noise", sample.model.mechanism.noise_width)
 
 
 def _distance(first: StructuralCausalModel, second: StructuralCausalModel, data: Transitions, seed: int) -> float:

@@ -1,8 +1,9 @@
 """Choosing an SCM by what the data can tell: how well each candidate foresees rows it has not seen, never by the truth.
 
-Every candidate is fitted on most of the rows and judged on the others by the log density it gives them; one that has
-no density (an adversarial model) is judged by its energy score, E‖X − s'‖ − ½E‖X − X'‖ with X, X' drawn from the model
-(Gneiting & Raftery 2007). The plainest candidate that chance cannot tell from the best is taken and fitted on all rows.
+Every candidate is fitted on most of the subjects and judged on the others by the log density it gives their rows; one
+that has no density (an adversarial model) is judged by its energy score, E‖X − s'‖ − ½E‖X − X'‖ with X, X' drawn from
+the model (Gneiting & Raftery 2007). The plainest candidate that chance cannot tell from the best is taken and fitted on
+all rows.
 """
 
 import math
@@ -13,12 +14,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from counterpoint.data.jobs import Job
+from counterpoint.data.jobs import Job, context
 from counterpoint.data.transitions import Transitions
-from counterpoint.errors import CounterpointError
-from counterpoint.nets.density import Gaussian, Spline
+from counterpoint.errors import CounterpointError, require
+from counterpoint.nets.laws import Gaussian, Spline
+from counterpoint.nets.likelihood import held_out_last
 from counterpoint.nets.training import Monitor
-from counterpoint.scm.base import Mechanism, SCMRecipe, StructuralCausalModel
+from counterpoint.scm.base import SCMRecipe, StructuralCausalModel, StructuralMechanism
 from counterpoint.scm.density import DensitySCM, LawMechanism, default_scm
 from counterpoint.seeding import derive, generator
 
@@ -56,10 +58,14 @@ class Choice(SCMRecipe):
         self, jobs: Sequence[Job], monitor: Monitor = Monitor(), device: str = "cpu"
     ) -> list[StructuralCausalModel]:
         """Fit the recipe that was taken; nothing is compared again."""
-        return [_relabelled(model, self) for model in self.took.fit_many(jobs, monitor, device)]
+        return [model.with_recipe(self) for model in self.took.fit_many(jobs, monitor, device)]
 
-    def mechanism(self, state: int, context: int, members: int) -> Mechanism:
-        return self.took.mechanism(state, context, members)
+    @property
+    def structure(self) -> SCMRecipe:
+        return self.took
+
+    def build(self, state: int, context: int, members: int) -> StructuralMechanism:
+        return self.took.build(state, context, members)
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,11 @@ class Auto(SCMRecipe):
     candidates: tuple[SCMRecipe, ...] = (replace(default_scm(), law=Gaussian()), default_scm(), DensitySCM(Spline()))
     """The recipes to choose from, the plainest first."""
     held_out: float = 0.2
-    """Share of the rows that the candidates are compared on."""
+    """Share of the rows, by whole subjects, that the candidates are compared on."""
+
+    def __post_init__(self) -> None:
+        require(len(self.candidates) > 0, "Auto has no candidates; give at least one recipe")
+        require(0 < self.held_out < 1, f"held_out={self.held_out} is not a share; give a number between 0 and 1")
 
     def fit_many(
         self, jobs: Sequence[Job], monitor: Monitor = Monitor(), device: str = "cpu"
@@ -80,16 +90,14 @@ class Auto(SCMRecipe):
             mine = [i for i, choice in enumerate(choices) if choice.took is recipe]
             if mine:
                 fitted = recipe.fit_many([jobs[i] for i in mine], monitor.stage(f"taken{number}"), device)
-                models |= {i: _relabelled(model, choices[i]) for i, model in zip(mine, fitted, strict=True)}
+                models |= {i: model.with_recipe(choices[i]) for i, model in zip(mine, fitted, strict=True)}
         return [models[i] for i in range(len(jobs))]
 
-    def mechanism(self, state: int, context: int, members: int) -> Mechanism:
+    def build(self, state: int, context: int, members: int) -> StructuralMechanism:
         raise CounterpointError("Auto has no mechanism of its own; fit it, and use the recipe of the model it returns")
 
     def choose(self, jobs: Sequence[Job], monitor: Monitor = Monitor(), device: str = "cpu") -> list[Choice]:
         """What each job's own rows say for each candidate, without the last fit on all rows."""
-        if not self.candidates:
-            raise CounterpointError("Auto has no candidates; give at least one recipe")
         splits = [_split(job, self.held_out) for job in jobs]
         scores: list[list[Scores]] = [[] for _ in jobs]
         for number, recipe in enumerate(self.candidates):
@@ -110,9 +118,7 @@ class Scores:
 @torch.no_grad()
 def held_out_scores(model: StructuralCausalModel, job: Job) -> Scores:
     """How well `model` foresaw the job's rows."""
-    rows = job.data
-    theta = job.theta.expand(len(rows), -1)
-    log_likelihood = None
+    rows, theta, log_likelihood = job.data, job.rows_theta, None
     if isinstance(model.mechanism, LawMechanism):
         log_likelihood = _log_density(model.mechanism, rows.to(model.device), theta.to(model.device)).cpu()
     return Scores(log_likelihood, -_energy(model, rows, theta, derive(job.seed, "energy")))
@@ -120,9 +126,9 @@ def held_out_scores(model: StructuralCausalModel, job: Job) -> Scores:
 
 def _log_density(mechanism: LawMechanism, rows: Transitions, theta: Tensor) -> Float[Tensor, " n"]:
     """Log of the members' mean density."""
-    context = torch.cat([rows.state, rows.action, theta.to(rows.state)], -1).expand(mechanism.members, -1, -1)
+    told = context(rows.state, rows.action, theta=theta).expand(mechanism.members, -1, -1)
     change = (rows.next_state - rows.state).expand(mechanism.members, -1, -1)
-    density = mechanism.law.log_prob(context, change).sum(-1)
+    density = mechanism.law.log_prob(told, change).sum(-1)
     return torch.logsumexp(density, 0) - math.log(mechanism.members)
 
 
@@ -195,19 +201,11 @@ def name_of(recipe: SCMRecipe) -> str:
 
 
 def _split(job: Job, held_out: float) -> tuple[Job, Job]:
-    """The job's real rows with a next state, shuffled and cut in two."""
-    rows = (~job.data.imagined & job.data.has_next).nonzero()[:, 0]
-    judged = int(len(rows) * held_out)
-    if judged < 2 or judged > len(rows) - 2:
-        raise CounterpointError(f"{len(rows)} rows cannot be split with held_out={held_out}; give more rows")
-    order = rows[torch.randperm(len(rows), generator=generator(job.seed, "auto")).to(rows.device)]
-    return _part(job, order[judged:], "kept"), _part(job, order[:judged], "judged")
-
-
-def _part(job: Job, rows: Tensor, purpose: str) -> Job:
-    theta = job.theta.expand(len(job.data), -1)[rows]
-    return Job(job.data[rows], derive(job.seed, purpose), theta)
-
-
-def _relabelled(model: StructuralCausalModel, choice: Choice) -> StructuralCausalModel:
-    return StructuralCausalModel(choice, model.mechanism, model.actions, model.state_names, model.origin)
+    """The job's real rows with a next state, cut in two between subjects."""
+    job = job[~job.data.imagined & job.data.has_next]
+    order, kept = held_out_last(job.data.subject, held_out, derive(job.seed, "auto"))
+    if kept < 2 or kept > len(order) - 2:
+        raise CounterpointError(f"{len(order)} rows cannot be split with held_out={held_out}; give more rows")
+    parts = (("kept", order[:kept]), ("judged", order[kept:]))
+    learned, judged = (replace(job[rows], seed=derive(job.seed, name)) for name, rows in parts)
+    return learned, judged

@@ -12,10 +12,10 @@ from typing import Literal
 
 from torch import nn
 
-from counterpoint.artifacts import device_of, recipe_hash
-from counterpoint.data.jobs import Job, Origin, Padded, fitting_table, pad
+from counterpoint.artifacts import device_of
+from counterpoint.data.jobs import Job, Padded, fitting_table, identity, pad
 from counterpoint.nets.monotone import DiagonalGenerator, PaperGenerator
-from counterpoint.nets.stacked import StackedMLP, initialise, members_of
+from counterpoint.nets.stacked import StackedMLP, initialise
 from counterpoint.nets.training import Monitor, Schedule, train
 from counterpoint.scm.base import SCMRecipe, StructuralCausalModel
 from counterpoint.scm.bicogan_networks import (
@@ -35,7 +35,7 @@ class AdversarialSCM(SCMRecipe):
     training: Adversarial
 
     @abstractmethod
-    def mechanism(self, state: int, context: int, members: int) -> AdversarialMechanism: ...
+    def build(self, state: int, context: int, members: int) -> AdversarialMechanism: ...
 
     @abstractmethod
     def discriminator(self, state: int, context: int, members: int) -> StackedMLP:
@@ -50,22 +50,15 @@ class AdversarialSCM(SCMRecipe):
     ) -> list[StructuralCausalModel]:
         first = jobs[0].data
         shape = first.state_size, first.state_size + first.action.shape[1] + jobs[0].theta.shape[1], len(jobs)
-        mechanism, discriminator = self.mechanism(*shape), self.discriminator(*shape)
+        mechanism, discriminator = self.build(*shape), self.discriminator(*shape)
         padded = standardised(mechanism, jobs)
         seeds = [derive(job.seed, "bicogan") for job in jobs]
         _initialise(mechanism, discriminator, seeds)
         on = device_of(device)
         learner = AdversarialLearner(mechanism.to(on), discriminator.to(on), padded, self.training, *self.weights())
-        identity = recipe_hash(self, [(job.data.fingerprint, job.seed) for job in jobs])
-        train(learner, self.training.schedule, seeds, identity, monitor)
+        train(learner, self.training.schedule, seeds, identity(self, jobs), monitor)
         learner.settle(seeds)
-        return [self._cut(mechanism, i, len(jobs), job) for i, job in enumerate(jobs)]
-
-    def _cut(self, stack: AdversarialMechanism, index: int, jobs: int, job: Job) -> StructuralCausalModel:
-        mechanism = self.mechanism(stack.noise_width, stack.context_width, 1)
-        mechanism.load_state_dict(members_of(stack.state_dict(), jobs, index, 1))
-        mechanism.to(next(stack.parameters()).device)
-        return StructuralCausalModel(self, mechanism, job.data.actions, job.data.state_names, Origin.of(job))
+        return self.cut(mechanism, jobs)
 
 
 @dataclass(frozen=True)
@@ -100,7 +93,7 @@ class BiCoGAN(AdversarialSCM):
     )
     """How it is trained."""
 
-    def mechanism(self, state: int, context: int, members: int) -> AdversarialMechanism:
+    def build(self, state: int, context: int, members: int) -> AdversarialMechanism:
         generator = PaperGenerator(members, context, state, self.generator_hidden)
         encoder = PaperEncoder(members, context, state, self.encoder_hidden)
         shape = members, context, state
@@ -144,7 +137,7 @@ class ConditionalBiCoGAN(AdversarialSCM):
     )
     """How it is trained."""
 
-    def mechanism(self, state: int, context: int, members: int) -> AdversarialMechanism:
+    def build(self, state: int, context: int, members: int) -> AdversarialMechanism:
         generator = DiagonalGenerator(members, context, state, self.generator_hidden, self.monotone_width)
         encoder = ConditionalEncoder(members, context, state, self.encoder_hidden)
         shape = members, context, state

@@ -20,9 +20,9 @@ from counterpoint.data.jobs import Padded
 from counterpoint.nets.learner import Learner
 from counterpoint.nets.monotone import DiagonalGenerator, PaperGenerator
 from counterpoint.nets.optimizers import adam
-from counterpoint.nets.stacked import StackedBatchNorm, StackedMLP
+from counterpoint.nets.stacked import StackedBatchNorm, StackedMLP, Standardizer
 from counterpoint.nets.training import Schedule
-from counterpoint.scm.base import Mechanism
+from counterpoint.scm.base import StructuralMechanism
 from counterpoint.scm.inversion import invert
 from counterpoint.seeding import generator
 
@@ -63,30 +63,7 @@ class ConditionalEncoder(nn.Module):
         return context, self.net(torch.cat([context, y], -1))
 
 
-class Standard(nn.Module):
-    """Every member's own mean and standard deviation of some columns."""
-
-    mean: Tensor
-    scale: Tensor
-
-    def __init__(self, members: int, width: int) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(members, 1, width))
-        self.register_buffer("scale", torch.ones(members, 1, width))
-
-    @torch.no_grad()
-    def take(self, mean: Float[Tensor, "k 1 w"], scale: Float[Tensor, "k 1 w"]) -> None:
-        self.mean.copy_(mean)
-        self.scale.copy_(scale)
-
-    def forward(self, values: Float[Tensor, "k n w"]) -> Float[Tensor, "k n w"]:
-        return (values - self.mean) / self.scale
-
-    def back(self, standard: Float[Tensor, "k n w"]) -> Float[Tensor, "k n w"]:
-        return standard * self.scale + self.mean
-
-
-class AdversarialMechanism(Mechanism):
+class AdversarialMechanism(StructuralMechanism):
     """A generator and an encoder in standard units; `inversion` abducts from the generator and not by the encoder."""
 
     def __init__(
@@ -100,7 +77,7 @@ class AdversarialMechanism(Mechanism):
         super().__init__()
         self.members, self.context_width, self.noise_width = shape
         self.generator, self.encoder, self.inversion, self.change = generator, encoder, inversion, change
-        self.context, self.target = (Standard(self.members, width) for width in shape[1:])
+        self.context, self.target = (Standardizer(self.members, width) for width in shape[1:])
 
     def target_of(self, state: Tensor, next_state: Tensor) -> Tensor:
         """What is generated: the next state, or its difference from the state."""
@@ -111,7 +88,7 @@ class AdversarialMechanism(Mechanism):
         return invert(self.generator.given(c), y) if self.inversion else self.encoder(c, y)[1]
 
     def predict(self, context: Tensor, state: Tensor, noise: Tensor) -> Tensor:
-        y = self.target.back(self.generator(self.context(context), noise))
+        y = self.target.inverse(self.generator(self.context(context), noise))
         return state + y if self.change else y
 
 

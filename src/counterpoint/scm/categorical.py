@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from counterpoint.data.jobs import Padded
 from counterpoint.errors import CounterpointError
-from counterpoint.nets.stacked import StackedMLP
+from counterpoint.nets.stacked import StackedMLP, Standardizer
 
 Categories = tuple[tuple[int, int], ...]
 """(column, count) of every categorical state column; its codes are 0 … count − 1."""
@@ -48,35 +48,26 @@ def posterior_gumbels(
 class CategoricalLaw(nn.Module):
     """K members of p(codes | context), one categorical law a column; the noise is one Gumbel a category."""
 
-    context_mean: Tensor
-    context_scale: Tensor
-    triangular = False
-
     def __init__(self, members: int, context: int, counts: Sequence[int], hidden: Sequence[int]) -> None:
         super().__init__()
         self.members, self.counts, self.size = members, tuple(counts), len(counts)
-        self.register_buffer("context_mean", torch.zeros(members, 1, context))
-        self.register_buffer("context_scale", torch.ones(members, 1, context))
+        self.context = Standardizer(members, context)
         self.net = StackedMLP(members, context, hidden, sum(counts))
 
-    @torch.no_grad()
-    def standardise_to(self, context: Padded, y: Padded) -> None:
+    def standardise_to(self, rows: Padded) -> None:
         """Take mean and standard deviation of the contexts that count; codes have no units."""
-        values, mask, count = context.columns["context"], context.mask()[..., None], context.count[:, None, None]
-        mean = (values * mask).sum(1, keepdim=True) / count
-        scale = (((values - mean) * mask).square().sum(1, keepdim=True) / count).sqrt()
-        self.context_mean.copy_(mean)
-        self.context_scale.copy_(torch.where(scale > 1e-8, scale, 1.0))
+        self.context.take(*rows.moments("context"))
 
     def log_probabilities(self, context: Float[Tensor, "k n c"]) -> tuple[Float[Tensor, "k n _"], ...]:
         """Log probability of every category, one table a column."""
-        raw = self.net((context - self.context_mean) / self.context_scale)
+        raw = self.net(self.context(context))
         return tuple(part.log_softmax(-1) for part in raw.split(self.counts, -1))
 
-    def log_prob(self, context: Float[Tensor, "k n c"], y: Float[Tensor, "k n d"]) -> Float[Tensor, "k n d"]:
-        """Log probability of the codes `y`, column by column."""
-        tables = zip(self.log_probabilities(context), y.long().split(1, -1), strict=True)
-        return torch.cat([log_p.gather(-1, code) for log_p, code in tables], -1)
+    def log_prob_and_raw(self, context: Float[Tensor, "k n c"], y: Float[Tensor, "k n d"]) -> tuple[Tensor, Tensor]:
+        """Log probability of the codes `y`, column by column, and of every category."""
+        tables = self.log_probabilities(context)
+        columns = zip(tables, y.long().split(1, -1), strict=True)
+        return torch.cat([log_p.gather(-1, code) for log_p, code in columns], -1), torch.cat(tables, -1)
 
     def abduct(
         self, context: Float[Tensor, "k n c"], y: Float[Tensor, "k n d"], exponentials: Float[Tensor, "n g"]

@@ -12,14 +12,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from counterpoint.artifacts import device_of, recipe_hash
-from counterpoint.data.jobs import Job, Origin, fitting_table
-from counterpoint.nets.conditional import ConditionalLaw, Likelihood, Parents, fit_law
-from counterpoint.nets.density import Bent, Gaussian, Law, Mixture, Spline
-from counterpoint.nets.stacked import members_of
+from counterpoint.artifacts import device_of
+from counterpoint.data.jobs import Job, change_table, identity
+from counterpoint.errors import require
+from counterpoint.model import member_seeds, one_a_member
+from counterpoint.nets.conditional import ConditionalLaw, Parents
+from counterpoint.nets.laws import Gaussian, Law, Mixture, SkewedSpline, Spline
+from counterpoint.nets.likelihood import Likelihood, VariationPenalty, fit_by_likelihood
 from counterpoint.nets.training import Monitor, Schedule
-from counterpoint.scm.base import Mechanism, SCMRecipe, StructuralCausalModel
-from counterpoint.seeding import derive
+from counterpoint.scm.base import SCMRecipe, StructuralCausalModel, StructuralMechanism
 
 BLOCK = 2**17
 """Numbers in a table that a processor's cache holds: work in blocks of that size is several times faster."""
@@ -27,13 +28,13 @@ CAREFUL = Likelihood(Schedule(steps=3000, check_every=50, patience=15, rate="one
 """How the default is fitted: up to 3000 steps, and no more than 750 after the best."""
 
 
-class LawMechanism(Mechanism):
+class LawMechanism(StructuralMechanism):
     """A conditional law of the change s' − s, read as a structural equation."""
 
     def __init__(self, law: ConditionalLaw) -> None:
         super().__init__()
         self.law, self.members = law, law.members
-        self.context_width, self.noise_width = law.context_mean.shape[-1], law.size
+        self.context_width, self.noise_width = law.context.mean.shape[-1], law.size
 
     def abduct(self, context: Tensor, state: Tensor, next_state: Tensor) -> Tensor:
         return self._in_blocks(lambda c, s, after: self.law.abduct(c, after - s), context, state, next_state)
@@ -74,8 +75,8 @@ def _sorted(predictions: Float[Tensor, "m n s"]) -> list[Float[Tensor, "n s"]]:
 class DensitySCM(SCMRecipe):
     """An SCM from a law that abducts exactly. Assumes one noise a state column (with `order`, a triangular map)."""
 
-    law: Law = Bent()
-    """The law of one column: Bent() learns a shape, Gaussian() is location-scale, Spline() and Mixture() take any."""
+    law: Law = SkewedSpline()
+    """The law of one column: SkewedSpline() learns a shape, Gaussian() is location-scale, the others take any."""
     ensemble: int = 5
     """Members whose counterfactuals are averaged."""
     hidden: tuple[int, ...] = (64, 64)
@@ -84,35 +85,39 @@ class DensitySCM(SCMRecipe):
     """State columns from cause to effect, for a triangular map; empty for a diagonal one."""
     likelihood: Likelihood = CAREFUL
     """How it is fitted."""
-    simplicity: float = 3.0
+    variation_penalty: float = 3.0
     """Price of every departure from linear regression with one noise for all, over √rows; 0 for plain likelihood."""
+
+    def __post_init__(self) -> None:
+        require(self.ensemble > 0, f"an ensemble of {self.ensemble} members says nothing; set it to 1 or more")
+        require(self.variation_penalty >= 0, "variation_penalty cannot be negative; use 0 for plain likelihood")
+        require(
+            sorted(self.order) == list(range(len(self.order))),
+            f"order={self.order} must name every state column, 0 to the last, once; leave it out for a diagonal map",
+        )
 
     def fit_many(
         self, jobs: Sequence[Job], monitor: Monitor = Monitor(), device: str = "cpu"
     ) -> list[StructuralCausalModel]:
-        tables = [_change(fitting_table(job)) for job in jobs]
-        seeds = [derive(job.seed, "member", m) for job in jobs for m in range(self.ensemble)]
+        tables, seeds = [change_table(job) for job in jobs], member_seeds(jobs, self.ensemble)
         state, context = tables[0]["y"].shape[1], tables[0]["context"].shape[1]
-        mechanism = self.mechanism(state, context, len(seeds)).to(device_of(device))
-        identity = recipe_hash(self, [(job.data.fingerprint, job.seed) for job in jobs])
-        fit_law(
-            mechanism.law, [t for t in tables for _ in range(self.ensemble)], seeds, self.likelihood, identity, monitor
-        )
-        return [self._cut(mechanism, i, len(jobs), job) for i, job in enumerate(jobs)]
+        mechanism = self.build(state, context, len(seeds)).to(device_of(device))
+        known, penalty = identity(self, jobs), self.penalty()
+        stacked = one_a_member(tables, self.ensemble)
+        fit_by_likelihood(mechanism.law, stacked, seeds, self.likelihood, known, monitor, penalty)
+        return self.cut(mechanism, jobs)
 
-    def mechanism(self, state: int, context: int, members: int) -> LawMechanism:
-        law = ConditionalLaw(members, context, state, self.law, self.hidden, self._parents(state), self.simplicity)
-        return LawMechanism(law)
+    def penalty(self) -> VariationPenalty | None:
+        return VariationPenalty(self.variation_penalty) if self.variation_penalty else None
+
+    def build(self, state: int, context: int, members: int) -> LawMechanism:
+        return LawMechanism(ConditionalLaw(members, context, state, self.law, self.hidden, self._parents(state)))
 
     def _parents(self, state: int) -> Parents:
+        require(
+            len(self.order) in (0, state), f"order={self.order} names {len(self.order)} columns of {state}; name all"
+        )
         return tuple(tuple(self.order[: self.order.index(i)]) for i in range(state)) if self.order else ()
-
-    def _cut(self, stack: LawMechanism, index: int, jobs: int, job: Job) -> StructuralCausalModel:
-        weights = members_of(stack.state_dict(), jobs, index, 1)
-        mechanism = self.mechanism(stack.noise_width, stack.context_width, self.ensemble)
-        mechanism.load_state_dict(weights)
-        mechanism.to(next(stack.parameters()).device)
-        return StructuralCausalModel(self, mechanism, job.data.actions, job.data.state_names, Origin.of(job))
 
 
 def default_scm(ensemble: int = 5, order: tuple[int, ...] = ()) -> DensitySCM:
@@ -122,18 +127,14 @@ def default_scm(ensemble: int = 5, order: tuple[int, ...] = ()) -> DensitySCM:
 
 def location_scale(ensemble: int = 5, order: tuple[int, ...] = ()) -> DensitySCM:
     """s' = μ(s, a) + σ(s, a)·u."""
-    return DensitySCM(Gaussian(), ensemble, order=order, likelihood=Likelihood(), simplicity=0.0)
+    return DensitySCM(Gaussian(), ensemble, order=order, likelihood=Likelihood(), variation_penalty=0.0)
 
 
 def spline_flow(ensemble: int = 5, order: tuple[int, ...] = ()) -> DensitySCM:
     """s' = μ(s, a) + σ(s, a)·spline⁻¹(u; s, a)."""
-    return DensitySCM(Spline(), ensemble, order=order, likelihood=Likelihood(), simplicity=0.0)
+    return DensitySCM(Spline(), ensemble, order=order, likelihood=Likelihood(), variation_penalty=0.0)
 
 
 def quantile(ensemble: int = 5, components: int = 5, order: tuple[int, ...] = ()) -> DensitySCM:
     """s' is the Φ(u)-quantile of a mixture of Gaussians."""
-    return DensitySCM(Mixture(components), ensemble, order=order, likelihood=Likelihood(), simplicity=0.0)
-
-
-def _change(table: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {"context": table["context"], "y": table["next_state"] - table["state"]}
+    return DensitySCM(Mixture(components), ensemble, order=order, likelihood=Likelihood(), variation_penalty=0.0)

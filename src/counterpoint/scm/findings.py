@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from counterpoint.data.jobs import NO_THETA
+from counterpoint.data.jobs import NO_THETA, context
+from counterpoint.data.shapes import Action, State, Theta
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError
 from counterpoint.scm.base import StructuralCausalModel
@@ -55,7 +56,7 @@ class Sample:
 
     @property
     def context(self) -> Float[Tensor, "n c"]:
-        return torch.cat([self.rows.state, self.rows.action, self.theta], -1)
+        return context(self.rows.state, self.rows.action, theta=self.theta)
 
     @cached_property
     def context_kernels(self) -> dict[str, Float[Tensor, "n n"]]:
@@ -63,7 +64,7 @@ class Sample:
         return {"the action": column_gram(self.rows.action), "state or action": column_gram(self.context)}
 
     @property
-    def change(self) -> Float[Tensor, "n s"]:
+    def change(self) -> State:
         return self.rows.next_state - self.rows.state
 
     def member_counterfactuals(self) -> Float[Tensor, "m n s"]:
@@ -77,8 +78,8 @@ class Sample:
         return flat.view(len(flat), self.model.mechanism.members, -1).transpose(0, 1)
 
     @torch.no_grad()
-    def predict(self, action: Float[Tensor, "n a"], noise: Float[Tensor, "m n u"]) -> Float[Tensor, "m n s"]:
-        return member_predictions(self.model, self.rows.state, action, self.theta, noise)
+    def predict(self, action: Action, noise: Float[Tensor, "m n u"]) -> Float[Tensor, "m n s"]:
+        return self.model.member_predictions(self.rows.state, action, noise, self.theta)
 
     def effect_scale(self, counterfactual: Float[Tensor, "n s"]) -> Float[Tensor, " s"]:
         """Standard deviation of the effect of the action, a column; at least a tenth of the change's."""
@@ -139,26 +140,17 @@ def draw(
     model: StructuralCausalModel,
     rows: Transitions,
     seed: int,
-    theta: Float[Tensor, "_ t"] = NO_THETA,
+    theta: Theta = NO_THETA,
 ) -> Sample:
     """At most `SAMPLE` real rows with a next state, and an alternative action from the action space for each."""
     usable = (~rows.imagined & rows.has_next).nonzero()[:, 0]
     if len(usable) < 50:
         raise CounterpointError(f"{len(usable)} real rows with a next state are too few for checks; pass 50 or more")
     picked = usable[torch.randperm(len(usable), generator=generator(seed, "rows")).to(usable.device)]
-    each = theta.expand(len(rows), -1)[picked[:SAMPLE]].to(model.device)
+    factors = theta if theta.shape[1] else model.subjects(rows)
+    each = factors.expand(len(rows), -1)[picked[:SAMPLE]].to(model.device)
     chosen = rows[picked[:SAMPLE]].to(model.device)
     alternative = rows.actions.sample(len(chosen), generator(seed, "alternative")).to(model.device)
     noise = model.posterior(chosen, generator(seed, "posterior"), each).view(len(chosen), model.mechanism.members, -1)
     logged = rows[picked[:LOGGED]].to(model.device)
-    held_out = rows.fingerprint != model.origin.data
-    return Sample(model, chosen, each, alternative, noise, logged, held_out, seed)
-
-
-def member_predictions(
-    model: StructuralCausalModel, state: Tensor, action: Tensor, theta: Tensor, noise: Float[Tensor, "m n u"]
-) -> Float[Tensor, "m n s"]:
-    """Every member's next state under its own noise, before they are combined; gradients flow."""
-    members = model.mechanism.members
-    context = torch.cat([state, action, theta], -1).expand(members, -1, -1)
-    return model.mechanism.predict(context, state.expand(members, -1, -1), noise)
+    return Sample(model, chosen, each, alternative, noise, logged, not model.has_seen(rows), seed)

@@ -7,9 +7,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from counterpoint.artifacts import device_of, recipe_hash
-from counterpoint.nets.conditional import ConditionalLaw, Parents, fit_law
-from counterpoint.nets.stacked import members_of
+from counterpoint.artifacts import device_of, recipe_hash, tensors_hash
+from counterpoint.model import one_a_member
+from counterpoint.nets.conditional import ConditionalLaw, Parents
+from counterpoint.nets.likelihood import fit_by_likelihood
+from counterpoint.nets.stacked import unstack, with_weights
 from counterpoint.nets.training import Monitor
 from counterpoint.scm.density import DensitySCM, interquartile_mean
 from counterpoint.seeding import derive
@@ -41,7 +43,7 @@ class GraphSCM:
         return self.predict(self._stack(torch.randn(count, self.law.size, generator=random)), held).to(random.device)
 
     def _stack(self, x: Tensor) -> Float[Tensor, "m n x"]:
-        return x.to(self.law.y_mean).expand(self.law.members, -1, -1)
+        return x.to(self.law.y.mean).expand(self.law.members, -1, -1)
 
 
 def fit_graph(
@@ -53,14 +55,12 @@ def fit_graph(
     device: str = "cpu",
 ) -> list[GraphSCM]:
     """Fit one SCM a table, all in one loop, with the law, ensemble and training of `recipe`."""
-    size, ensemble, on = tables[0].shape[1], recipe.ensemble, device_of(device)
+    size, ensemble = tables[0].shape[1], recipe.ensemble
     members = [derive(seed, "member", m) for seed in seeds for m in range(ensemble)]
-    stack = ConditionalLaw(len(members), 0, size, recipe.law, recipe.hidden, parents, recipe.simplicity).to(on)
-    columns = [{"context": x[:, :0], "y": x} for x in tables for _ in range(ensemble)]
-    fit_law(stack, columns, members, recipe.likelihood, recipe_hash(recipe, parents, list(seeds)), monitor)
-    models = []
-    for i in range(len(tables)):
-        law = ConditionalLaw(ensemble, 0, size, recipe.law, recipe.hidden, parents, recipe.simplicity)
-        law.load_state_dict(members_of(stack.state_dict(), len(tables), i, 1))
-        models.append(GraphSCM(law.to(on).eval()))
-    return models
+    build = lambda count: ConditionalLaw(count, 0, size, recipe.law, recipe.hidden, parents)
+    whole = build(len(members)).to(device_of(device))
+    columns = [{"context": x[:, :0], "y": x, "subject": torch.arange(len(x))} for x in tables]
+    known = recipe_hash(recipe, parents, list(seeds), [tensors_hash({"x": x}) for x in tables])
+    stacked = one_a_member(columns, ensemble)
+    fit_by_likelihood(whole, stacked, members, recipe.likelihood, known, monitor, recipe.penalty())
+    return [GraphSCM(with_weights(build(ensemble), part)) for part in unstack(whole.state_dict(), len(tables))]

@@ -30,8 +30,8 @@ def gram(values: Float[Tensor, "*m n d"]) -> Float[Tensor, "*m n n"]:
 
 def column_gram(values: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
     """The mean of a kernel on each column and of one on all: sees a dependence on one column among many."""
-    parts = [gram(column[:, None]) for column in _standard(values).unbind(1)]
-    return torch.stack([*parts, gram(_standard(values))]).mean(0) if len(parts) > 1 else parts[0]
+    parts = [gram(column[:, None]) for column in standard(values).unbind(1)]
+    return torch.stack([*parts, gram(standard(values))]).mean(0) if len(parts) > 1 else parts[0]
 
 
 def hsic(first: Float[Tensor, "n n"], second: Float[Tensor, "n n"]) -> Dependence:
@@ -56,21 +56,17 @@ def permutation_moments(a: Float[Tensor, "n n"], b: Float[Tensor, "n n"]) -> tup
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's adjusted p-values: below α only with probability α, however many of the hypotheses are true."""
-    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
-    adjusted, largest = [0.0] * len(p_values), 0.0
-    for rank, i in enumerate(order):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
-        adjusted[i] = largest
-    return adjusted
+    # scipy.stats.false_discovery_control bounds the share of false alarms; this bounds the chance of a single one.
+    ordered, order = torch.tensor(p_values, dtype=torch.float64).sort()
+    adjusted = (torch.arange(len(order), 0, -1) * ordered).clamp(max=1.0).cummax(0).values
+    return adjusted[order.argsort()].tolist()
 
 
 def kolmogorov(quantiles: Float[Tensor, "n m"]) -> Dependence:
     """Distance of the m members' pooled quantiles from uniform; p for n rows, conservative as members repeat rows."""
-    from scipy.stats import kstwo
+    from scipy.stats import kstest, kstwo
 
-    ordered = quantiles.double().flatten().sort().values
-    steps = torch.arange(len(ordered) + 1, dtype=torch.float64) / len(ordered)
-    distance = float(torch.maximum((steps[1:] - ordered).max(), (ordered - steps[:-1]).max()))
+    distance = float(kstest(quantiles.double().flatten().cpu().numpy(), "uniform").statistic)
     return Dependence(distance, float(kstwo.sf(distance, len(quantiles))))
 
 
@@ -81,7 +77,8 @@ def prior_quantiles(noise: Float[Tensor, "*n u"], prior: Float[Tensor, "p u"]) -
     return ((below + 0.5) / (len(prior) + 1)).T.reshape(noise.shape)
 
 
-def _standard(values: Tensor) -> Tensor:
+def standard(values: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    """Every column with mean 0 and standard deviation 1."""
     return (values - values.mean(0)) / values.std(0).clamp(min=1e-12)
 
 

@@ -14,14 +14,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from counterpoint.artifacts import device_of, recipe_hash
-from counterpoint.data.jobs import Job, Origin, fitting_table
+from counterpoint.artifacts import device_of
+from counterpoint.data.jobs import Job, fitting_table, identity
 from counterpoint.errors import CounterpointError
-from counterpoint.nets.conditional import ConditionalLaw, Likelihood, fit_law
-from counterpoint.nets.density import Law, Spline
-from counterpoint.nets.stacked import members_of
+from counterpoint.model import member_seeds, one_a_member
+from counterpoint.nets.conditional import ConditionalLaw
+from counterpoint.nets.laws import Law, Spline
+from counterpoint.nets.likelihood import Likelihood, fit_by_likelihood
 from counterpoint.nets.training import Monitor
-from counterpoint.scm.base import Mechanism, SCMRecipe, StructuralCausalModel
+from counterpoint.scm.base import SCMRecipe, StructuralCausalModel, StructuralMechanism
 from counterpoint.scm.categorical import (
     CategoricalLaw,
     Categories,
@@ -31,10 +32,10 @@ from counterpoint.scm.categorical import (
     vote,
     wrong_codes,
 )
-from counterpoint.seeding import derive, generator
+from counterpoint.seeding import generator
 
 
-class MixedMechanism(Mechanism):
+class MixedMechanism(StructuralMechanism):
     """A law of the change of the continuous columns and a Gumbel-max law of the codes, on the same one-hot context."""
 
     def __init__(
@@ -42,11 +43,15 @@ class MixedMechanism(Mechanism):
     ) -> None:
         super().__init__()
         self.law, self.codes, self.categories, self.seed = law, codes, categories, seed
-        self.members, self.width = law.members, state
+        self.members = law.members
         self.coded = [column for column, _ in categories]
         self.continuous = [column for column in range(state) if column not in self.coded]
-        self.context_width = law.context_mean.shape[-1] - sum(codes.counts) + codes.size
+        self.context_width = law.context.mean.shape[-1] - sum(codes.counts) + codes.size
         self.noise_width = law.size + sum(codes.counts)
+
+    @property
+    def normal_noise(self) -> int:
+        return self.law.size
 
     def abduct(self, context: Tensor, state: Tensor, next_state: Tensor) -> Tensor:
         """The point of a continuous column; for a code, where no point exists, a posterior draw fixed by the recipe.
@@ -120,17 +125,16 @@ class Mixed(SCMRecipe):
     def fit_many(
         self, jobs: Sequence[Job], monitor: Monitor = Monitor(), device: str = "cpu"
     ) -> list[StructuralCausalModel]:
-        tables = [self._table(job) for job in jobs]
-        seeds = [derive(job.seed, "member", m) for job in jobs for m in range(self.ensemble)]
-        mechanism = self.mechanism(jobs[0].data.state_size, tables[0]["raw"].shape[1], len(seeds)).to(device_of(device))
-        identity = recipe_hash(self, [(job.data.fingerprint, job.seed) for job in jobs])
+        tables, seeds = [self._table(job) for job in jobs], member_seeds(jobs, self.ensemble)
+        mechanism = self.build(jobs[0].data.state_size, tables[0]["raw"].shape[1], len(seeds)).to(device_of(device))
         for name, law in (("change", mechanism.law), ("codes", mechanism.codes)):
             if law.size:
-                stacked = [{"context": t["context"], "y": t[name]} for t in tables for _ in range(self.ensemble)]
-                fit_law(law, stacked, seeds, self.likelihood, identity, monitor.stage(name))  # pyright: ignore[reportArgumentType]
-        return [self._cut(mechanism, i, len(jobs), job) for i, job in enumerate(jobs)]
+                columns = [{"context": t["context"], "y": t[name], "subject": t["subject"]} for t in tables]
+                stacked, stage = one_a_member(columns, self.ensemble), monitor.stage(name)
+                fit_by_likelihood(law, stacked, seeds, self.likelihood, identity(self, jobs), stage)
+        return self.cut(mechanism, jobs)
 
-    def mechanism(self, state: int, context: int, members: int) -> MixedMechanism:
+    def build(self, state: int, context: int, members: int) -> MixedMechanism:
         check_categories(self.categories, state)
         counts = [count for _, count in self.categories]
         width = context - len(counts) + sum(counts)
@@ -148,16 +152,11 @@ class Mixed(SCMRecipe):
         continuous = [column for column in range(job.data.state_size) if column not in coded]
         return {
             "raw": table["context"],
+            "subject": table["subject"],
             "context": one_hot(table["context"], self.categories),
             "change": (table["next_state"] - table["state"])[:, continuous],
             "codes": table["next_state"][:, coded],
         }
-
-    def _cut(self, stack: MixedMechanism, index: int, jobs: int, job: Job) -> StructuralCausalModel:
-        mechanism = self.mechanism(stack.width, stack.context_width, self.ensemble)
-        mechanism.load_state_dict(members_of(stack.state_dict(), jobs, index, 1))
-        mechanism.to(next(stack.parameters()).device)
-        return StructuralCausalModel(self, mechanism, job.data.actions, job.data.state_names, Origin.of(job))
 
 
 def categorical(*counts: int, ensemble: int = 5) -> Mixed:

@@ -41,22 +41,23 @@ def support(
     scale = _scale(logged.action)
     given = logged.action[similar] / scale
     taken = _nearest(rows.action / scale, given)
-    discrete = isinstance(logged.actions, Discrete)
-    limit = 1e-4 if discrete else float(taken.quantile(RARE))
+    limit = 1e-4 if isinstance(logged.actions, Discrete) else float(taken.quantile(RARE))
     return Support(taken, _nearest(alternative / scale, given), limit)
 
 
 def similar_rows(rows: Transitions, logged: Transitions, neighbours: int) -> Tensor:
     """The row numbers of the most similar logged states, a row itself never among them."""
-    centre, scale = logged.state.mean(0), _scale(logged.state)
-    distance = torch.cdist((rows.state - centre) / scale, (logged.state - centre) / scale)
-    itself = torch.cdist(_whole(rows), _whole(logged), p=float("inf")) == 0
-    count = max(1, min(neighbours, len(logged) // 5))
-    return distance.masked_fill(itself, float("inf")).topk(count, largest=False).indices
+    from sklearn.neighbors import NearestNeighbors
 
-
-def _whole(rows: Transitions) -> Tensor:
-    return torch.cat([rows.state, rows.action, rows.next_state], 1)
+    scale, count = _scale(logged.state), max(1, min(neighbours, len(logged) // 5))
+    whole = [torch.cat([table.state, table.action, table.next_state], 1) for table in (logged, rows)]
+    identity = torch.cat(whole).nan_to_num().unique(dim=0, return_inverse=True)[1]
+    enough = min(len(logged), count + int(identity.bincount().max()))
+    states, asked = ((table.state.double() / scale).cpu().numpy() for table in (logged, rows))
+    found = NearestNeighbors(n_neighbors=enough).fit(states).kneighbors(asked, return_distance=False)
+    nearest = torch.from_numpy(found).to(identity)
+    itself = identity[nearest] == identity[len(logged) :, None]
+    return nearest.gather(1, itself.int().argsort(stable=True)[:, :count])
 
 
 def _nearest(action: Float[Tensor, "n a"], given: Float[Tensor, "n k a"]) -> Float[Tensor, " n"]:

@@ -1,0 +1,191 @@
+"""What every fitted model of the dynamics is: M members of s' = f(s, a, θ, u), and the recipe that made them."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from counterpoint.artifacts import Artifact, Saved
+from counterpoint.data.jobs import NO_THETA, Job, Origin
+from counterpoint.data.shapes import Action, State, Theta
+from counterpoint.data.spaces import ActionSpace
+from counterpoint.data.transitions import Transitions
+from counterpoint.errors import CounterpointError
+from counterpoint.nets.stacked import unstack, with_weights
+from counterpoint.nets.training import Monitor
+from counterpoint.seeding import derive
+
+CHUNK = 65_536
+"""Rows handled at once: memory is bounded by this, not by the table."""
+FITTED_ROWS = "fitted_rows"
+
+
+class Mechanism(nn.Module, ABC):
+    """f for M ensemble members; the context is (s, a, θ) side by side."""
+
+    members: int
+    context_width: int
+
+    @abstractmethod
+    def predict(
+        self, context: Float[Tensor, "m n c"], state: Float[Tensor, "m n s"], noise: Float[Tensor, "m n u"]
+    ) -> Float[Tensor, "m n s"]:
+        """The next state that every member's noise leads to."""
+
+    @abstractmethod
+    def prior(self, count: int, random: torch.Generator) -> Float[Tensor, "n u"]:
+        """Fresh noise, one draw a row, made where the generator lives."""
+
+    def subjects(self, rows: Transitions) -> Float[Tensor, "n t"]:
+        """The factor of every row's subject, inferred from all rows of that subject."""
+        raise CounterpointError(
+            "this model was fitted with subject factors that were given, and cannot infer a new subject's; pass theta"
+        )
+
+
+class Model(nn.Module, Artifact, ABC):
+    """A fitted model, which can imagine and sample next states."""
+
+    fitted_rows: Tensor
+
+    @abstractmethod
+    def sample(
+        self,
+        state: State,
+        action: Action,
+        random: torch.Generator,
+        theta: Theta = NO_THETA,
+    ) -> State:
+        """A next state with fresh noise: simulation, not a counterfactual."""
+
+    @abstractmethod
+    def imagine(
+        self,
+        rows: Transitions,
+        action: Float[Tensor, "n m a"],
+        random: torch.Generator,
+        theta: Theta = NO_THETA,
+    ) -> tuple[Float[Tensor, "n m s"], Float[Tensor, "n u"]]:
+        """Next states under several other actions for each row, and the noise that the row's answers share."""
+
+    def __init__(
+        self,
+        recipe: Any,
+        mechanism: Any,
+        actions: ActionSpace,
+        state_names: tuple[str, ...],
+        origin: Origin,
+        fitted_rows: Int[Tensor, " r"],
+    ) -> None:
+        super().__init__()
+        self.recipe, self.mechanism, self.actions = recipe, mechanism.eval(), actions
+        self.state_names, self.origin = state_names, origin
+        self.register_buffer(FITTED_ROWS, fitted_rows)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.mechanism.parameters()).device
+
+    @property
+    def theta_width(self) -> int:
+        """Columns of the subject factor; 0 where subjects are all alike to the model."""
+        return self.mechanism.context_width - len(self.state_names) - self.actions.width
+
+    def subjects(self, rows: Transitions) -> Float[Tensor, "n t"]:
+        """The factor of every row's subject, inferred from the rows; zero-width where the model knows no subjects."""
+        return self.mechanism.subjects(rows) if self.theta_width else rows.state[:, :0]
+
+    def has_seen(self, rows: Transitions) -> bool:
+        """Whether the model was fitted on any of these rows."""
+        return bool(torch.isin(rows.row_hashes, self.fitted_rows.to(rows.state.device)).any())
+
+    def weights(self) -> dict[str, Tensor]:
+        return {**self.mechanism.state_dict(), FITTED_ROWS: self.fitted_rows}
+
+    def extras(self) -> dict[str, Any]:
+        return {"context": self.mechanism.context_width, "members": self.mechanism.members}
+
+    def with_recipe(self, recipe: Any) -> Any:
+        """The same model under another recipe's name."""
+        return type(self)(recipe, self.mechanism, self.actions, self.state_names, self.origin, self.fitted_rows)
+
+    def _factors(self, theta: Theta, rows: int, known: Transitions | None = None) -> Tensor:
+        """The factors given, or else those of `known` rows; others than the model was fitted with are refused."""
+        if known is not None and not theta.shape[1]:
+            theta = self.subjects(known)
+        if theta.shape[1] != self.theta_width:
+            raise CounterpointError(
+                f"the model has subject factors of {self.theta_width} columns and was given {theta.shape[1]};"
+                " pass theta=model.subjects(rows)"
+            )
+        return theta.expand(rows, -1)
+
+    def _by_chunks(self, function: Callable[..., Tensor], *columns: Tensor) -> Tensor:
+        """Rows in pieces, each brought to the model's device and the answer back to the rows'."""
+        home, there = columns[0].device, self.device
+        pieces = zip(*(column.split(CHUNK) for column in columns), strict=True)
+        return torch.cat([function(*(column.to(there) for column in piece)).to(home) for piece in pieces])
+
+
+class ModelRecipe(ABC):
+    """Hyperparameters with one verb. Subclasses are frozen dataclasses that say how many jobs are fitted at once."""
+
+    fitted: ClassVar[type[Model]]
+    """What it makes."""
+
+    def fit(
+        self,
+        data: Transitions,
+        seed: int = 0,
+        monitor: Monitor = Monitor(),
+        device: str = "cpu",
+        theta: Theta = NO_THETA,
+    ) -> Any:
+        """Fit on one table."""
+        return self.fit_many([Job(data, seed, theta)], monitor, device)[0]
+
+    @abstractmethod
+    def fit_many(self, jobs: Sequence[Job], monitor: Monitor = Monitor(), device: str = "cpu") -> list[Any]:
+        """Fit every job, all in one loop."""
+
+    @abstractmethod
+    def build(self, state: int, context: int, members: int) -> Mechanism:
+        """An unfitted mechanism of the right shape, for `members` members in all, to train or to load weights into."""
+
+    @property
+    def structure(self) -> "ModelRecipe":
+        """What decides the shape of the mechanism: models of one structure can be stacked."""
+        return self
+
+    def rebuild(self, saved: Saved) -> Any:
+        """The fitted model back from its artifact."""
+        weights = dict(saved.weights)
+        rows = weights.pop(FITTED_ROWS)
+        shape = len(saved.state_names), saved.header["context"], saved.header["members"]
+        mechanism = with_weights(self.build(*shape), weights)
+        return self.fitted(self, mechanism, saved.actions, saved.state_names, saved.origin, rows)
+
+    def cut(self, stack: Any, jobs: Sequence[Job]) -> list[Any]:
+        """A fitted model for every job, each with its share of a trained stack."""
+        members = stack.members // len(jobs)
+        shape = jobs[0].data.state_size, stack.context_width, members
+        parts = [with_weights(self.build(*shape), weights) for weights in unstack(stack.state_dict(), len(jobs))]
+        return [self._model(part, job) for part, job in zip(parts, jobs, strict=True)]
+
+    def _model(self, mechanism: Mechanism, job: Job) -> Model:
+        data = job.data
+        rows = data.row_hashes[~data.imagined & data.has_next]
+        return self.fitted(self, mechanism, data.actions, data.state_names, Origin.of(job), rows)
+
+
+def member_seeds(jobs: Sequence[Job], ensemble: int) -> list[int]:
+    """A seed for every member of every job's ensemble."""
+    return [derive(job.seed, "member", m) for job in jobs for m in range(ensemble)]
+
+
+def one_a_member(tables: Sequence[Any], ensemble: int) -> list[Any]:
+    """Every job's table once for each of its members."""
+    return [table for table in tables for _ in range(ensemble)]
