@@ -7,9 +7,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from counterpoint.data.jobs import NO_THETA
+from counterpoint.data.shapes import Action, State, Theta
 from counterpoint.data.spaces import Box, Discrete
 from counterpoint.data.transitions import Transitions, concatenate
-from counterpoint.errors import CounterpointError
+from counterpoint.errors import CounterpointError, require
+from counterpoint.model import Model
 from counterpoint.seeding import generator
 from counterpoint.tasks.base import Task
 
@@ -19,14 +22,12 @@ class Imaginer(Protocol):
     """A fitted model that can say what follows another action: an SCM by abduction, any other model by drawing."""
 
     def imagine(
-        self, rows: Transitions, action: Float[Tensor, "n a"], random: torch.Generator
-    ) -> tuple[Float[Tensor, "n s"], Float[Tensor, "n u"]]:
-        """Next states and the noise that made them."""
+        self, rows: Transitions, action: Float[Tensor, "n m a"], random: torch.Generator, theta: Tensor = ...
+    ) -> tuple[Float[Tensor, "n m s"], Float[Tensor, "n u"]]:
+        """Next states under m other actions for every row, and the noise that the row's answers share."""
         ...
 
-    def sample(
-        self, state: Float[Tensor, "n s"], action: Float[Tensor, "n a"], random: torch.Generator
-    ) -> Float[Tensor, "n s"]:
+    def sample(self, state: State, action: Action, random: torch.Generator, theta: Tensor = ...) -> State:
         """Next states with fresh noise."""
         ...
 
@@ -40,38 +41,54 @@ class Augmenter:
     fresh_noise: bool = False
     """Draw new noise instead of keeping the factual noise: the ablation that shows what counterfactuals buy."""
 
-    def imagine(self, data: Transitions, model: Imaginer, task: Task, seed: int = 0) -> Transitions:
-        """The imagined rows alone; `source` is the row of `data` each came from."""
+    def __post_init__(self) -> None:
+        require(self.alternatives >= 0, f"alternatives={self.alternatives} is negative; use 0 for all other actions")
+
+    def imagine(
+        self, data: Transitions, model: Imaginer, task: Task, seed: int = 0, theta: Theta = NO_THETA
+    ) -> Transitions:
+        """The imagined rows alone; `source` is the row of `data` each came from, `theta` the factors of its rows."""
+        _check_outcomes(data, task)
         random = generator(seed, "alternatives")
         real = (~data.imagined & data.has_next).nonzero()[:, 0]
+        factors = model.subjects(data) if isinstance(model, Model) and not theta.shape[1] else theta
+        theta = factors.expand(len(data), -1)[real]
         picks = self._actions(data[real], random)
         source = real.repeat_interleave(picks.shape[1])
         rows, action = data[source], picks.flatten(0, 1)
-        next_state, noise = self._next(rows, action, model, random)
+        next_state, noise = self._next(data[real], picks, model, random, theta)
+        uniform = torch.rand(len(rows), generator=generator(seed, "ends")).to(next_state)
+        reward, outcome, next_state = task.conclude(rows.state, action, next_state, uniform)
         return replace(
             rows,
             action=action,
             action_index=data.actions.index(action),
-            reward=task.reward(rows.state, action, next_state),
+            reward=reward,
             next_state=next_state,
-            terminated=task.terminated(next_state),
+            outcome=outcome,
             truncated=torch.zeros_like(rows.truncated),
             imagined=torch.ones_like(rows.imagined),
             source=source,
             noise=noise,
         )
 
-    def augment(self, data: Transitions, model: Imaginer, task: Task, seed: int = 0) -> Transitions:
+    def augment(
+        self, data: Transitions, model: Imaginer, task: Task, seed: int = 0, theta: Theta = NO_THETA
+    ) -> Transitions:
         """Real rows, then imagined ones; the noise column speaks of imagined rows only."""
         real = replace(data, noise=data.noise[:, :0])
-        return concatenate([real, self.imagine(data, model, task, seed)])
+        return concatenate([real, self.imagine(data, model, task, seed, theta)])
 
     def _next(
-        self, rows: Transitions, action: Tensor, model: Imaginer, random: torch.Generator
+        self, rows: Transitions, action: Float[Tensor, "n m a"], model: Imaginer, random: torch.Generator, theta: Tensor
     ) -> tuple[Tensor, Tensor]:
+        """Next states and noise, a row for every alternative; the noise of a real row is found once."""
+        count = action.shape[1]
         if self.fresh_noise:
-            return model.sample(rows.state, action, random), rows.noise[:, :0]
-        return model.imagine(rows, action, random)
+            state, factors = (x.repeat_interleave(count, 0) for x in (rows.state, theta))
+            return model.sample(state, action.flatten(0, 1), random, factors), rows.noise[:, :0].repeat(count, 1)
+        next_state, noise = model.imagine(rows, action, random, theta)
+        return next_state.flatten(0, 1), noise.repeat_interleave(count, 0)
 
     def _actions(self, rows: Transitions, random: torch.Generator) -> Float[Tensor, "n m a"]:
         space = rows.actions
@@ -92,3 +109,12 @@ class Augmenter:
                 "a continuous action space has no list of all actions; set alternatives to 1 or more"
             )
         return space.sample(rows * self.alternatives, random).view(rows, self.alternatives, -1)
+
+
+def _check_outcomes(data: Transitions, task: Task) -> None:
+    """One outcome may have any name; several must be the same in the table and in the task."""
+    table, known = data.outcome_names, task.outcome_names
+    require(
+        table == known or len(table) == len(known) == 1,
+        f"the table's outcomes are {', '.join(table)} and the task's {', '.join(known)}; use a task with the table's",
+    )

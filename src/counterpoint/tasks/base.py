@@ -1,30 +1,65 @@
 """A task says what actions exist, what a transition is worth, and when an episode ends; some tasks know the truth."""
 
 from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from counterpoint.data.shapes import Action, Flag, Noise, Reward, State
 from counterpoint.data.spaces import ActionSpace
-from counterpoint.data.transitions import Transitions
+from counterpoint.data.transitions import Transitions, first_outcome
+
+
+class Conclusion(NamedTuple):
+    """How imagined steps turned out: reward, outcome (−1 where life goes on), next state (NaN where there is none)."""
+
+    reward: Float[Tensor, "*n"]
+    outcome: Int[Tensor, "*n"]
+    next_state: State
 
 
 class Task(ABC):
-    """Reward and end as pure tensor functions, so that imagined rows get theirs from the same place as real ones."""
+    """Reward and end as pure tensor functions, so that imagined rows get theirs from the same place as real ones.
+
+    A task whose end is a matter of chance overrides `expected` and `conclude`, which weigh the end and draw it.
+    """
 
     actions: ActionSpace
     discount: float
+    horizon: int
+    """Steps after which an episode is cut."""
+    selection_horizon: int = 0
+    """Steps that a checkpoint is tried for inside a model; 0 for the horizon."""
+    ceiling: float | None = None
+    """The largest return an episode can have, where there is one."""
+    outcome_names: tuple[str, ...] = ("terminated",)
 
     @abstractmethod
-    def reward(
-        self, state: Float[Tensor, "*n s"], action: Float[Tensor, "*n a"], next_state: Float[Tensor, "*n s"]
-    ) -> Float[Tensor, "*n"]:
+    def reward(self, state: State, action: Action, next_state: State) -> Reward:
         """What the step was worth."""
 
     @abstractmethod
-    def terminated(self, next_state: Float[Tensor, "*n s"]) -> Bool[Tensor, "*n"]:
+    def terminated(self, next_state: State) -> Flag:
         """Whether the episode is over in `next_state`."""
+
+    def expected(
+        self, state: State, action: Action, next_state: State
+    ) -> tuple[Float[Tensor, "*n"], Float[Tensor, "*n"]]:
+        """The mean reward of a step, and the probability that the episode goes on after it."""
+        return self.reward(state, action, next_state), (~self.terminated(next_state)).float()
+
+    def conclude(
+        self,
+        state: State,
+        action: Action,
+        next_state: State,
+        uniform: Float[Tensor, "*n"],
+    ) -> Conclusion:
+        """One drawn end of each step; `uniform` between 0 and 1 decides what chance decides."""
+        reward = self.reward(state, action, next_state)
+        return Conclusion(reward, first_outcome(self.terminated(next_state)), next_state)
 
 
 class KnownSCM(Task):
@@ -42,19 +77,21 @@ class KnownSCM(Task):
         """Draws of the noise u."""
 
     @abstractmethod
-    def transition(
-        self, state: Float[Tensor, "*n s"], action: Float[Tensor, "*n a"], noise: Float[Tensor, "*n u"]
-    ) -> Float[Tensor, "*n s"]:
+    def transition(self, state: State, action: Action, noise: Noise) -> State:
         """The structural equation s' = f(s, a, u)."""
 
-    def observe(self, state: Float[Tensor, "*n s"], generator: torch.Generator) -> Float[Tensor, "*n s"]:
-        """What the policy sees of the state; the state itself unless the task blurs it."""
+    def at_evaluation(self) -> "KnownSCM":
+        """The task in which a policy is judged; itself unless its noise is another then."""
+        return self
+
+    def observe(self, state: State, generator: torch.Generator) -> State:
+        """What the policy sees of the state; the state itself unless the task has observation noise."""
         return state
 
     def of_subjects(self, subject: Int[Tensor, " n"]) -> "KnownSCM":
         """The structural equation of these subjects, row by row; the task itself where subjects do not differ."""
         return self
 
-    def counterfactual(self, rows: Transitions, action: Float[Tensor, "n a"]) -> Float[Tensor, "n s"]:
+    def counterfactual(self, rows: Transitions, action: Action) -> Float[Tensor, "n s"]:
         """The truth: the same state and the same recorded noise, another action. `rows.noise` must hold the noise."""
         return self.of_subjects(rows.subject).transition(rows.state, action, rows.noise)

@@ -1,6 +1,6 @@
 """CartPole with eleven forces, five gravities and 5% noise on states and actions (paper, section 5.1).
 
-    s' = blur(physics(s, a + size·u₅), u₁…u₄),    u ~ N(0, I),    force = 10 N · (2a − 1)
+    s' = noisy(physics(s, a + size·u₅), u₁…u₄),    u ~ N(0, I),    force = 10 N · (2a − 1)
 
 The physics is that of Gymnasium's CartPole-v1 (Euler, 0.02 s). Action plus noise is not clipped: the dynamics are
 affine in the force, and clipping would end that, and with it the monotonicity that Theorem 1 asks for.
@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
-from counterpoint.data.spaces import Discrete
+from counterpoint.data.shapes import Action, Flag, Noise, Reward, State
+from counterpoint.data.spaces import Discrete, constant
 from counterpoint.tasks.base import KnownSCM
 
 PLANETS = {"jupiter": 24.79, "earth": 9.8, "mercury": 3.7, "neptune": 11.15, "pluto": 0.62}
@@ -41,7 +42,7 @@ class CartPole(KnownSCM):
     The paper says "5% Gaussian noise to both states and actions" and no more, so the reading is an option:
     `scaled` adds size·`STATE_SCALE`·u to s', `relative` multiplies s' by 1 + size·u, `absolute` adds size·u, and
     `observation` leaves s' alone and adds size·ε to what the policy sees. Under `observation` the logged state is the
-    true one, never the blurred one, and the four state columns of the noise are zero because nothing of them enters s'.
+    true one, never the observed one, and the four state columns of the noise are zero: nothing of them enters s'.
     Under `relative` the direction of monotonicity turns where s' changes sign, and Theorem 1 does not cover those rows.
     """
 
@@ -60,18 +61,23 @@ class CartPole(KnownSCM):
     actions = Discrete.of([i / 10 for i in range(11)])
     state_names = ("position", "velocity", "angle", "angular_velocity")
     noise_width = 5
+    selection_horizon = 200
+    """A pole that stands this long in a model stands; 500 steps there choose no better."""
+
+    @property
+    def ceiling(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """A step is worth 1."""
+        return float(self.horizon)
 
     def at_evaluation(self) -> "CartPole":
         """The task in which a policy is judged: the same physics with the evaluation's noise."""
         return replace(self, noise_size=self.evaluation_noise_size)
 
-    def reward(
-        self, state: Float[Tensor, "*n s"], action: Float[Tensor, "*n a"], next_state: Float[Tensor, "*n s"]
-    ) -> Float[Tensor, "*n"]:
+    def reward(self, state: State, action: Action, next_state: State) -> Reward:
         """1 for every step, the failing one too, as in CartPole-v1."""
         return torch.ones_like(next_state[..., 0])
 
-    def terminated(self, next_state: Float[Tensor, "*n s"]) -> Bool[Tensor, "*n"]:
+    def terminated(self, next_state: State) -> Flag:
         position, angle = next_state[..., 0], next_state[..., 2]
         return (position.abs() > TRACK_LIMIT) | (angle.abs() > ANGLE_LIMIT)
 
@@ -84,18 +90,16 @@ class CartPole(KnownSCM):
             noise[:, :4] = 0
         return noise
 
-    def transition(
-        self, state: Float[Tensor, "*n 4"], action: Float[Tensor, "*n 1"], noise: Float[Tensor, "*n 5"]
-    ) -> Float[Tensor, "*n 4"]:
+    def transition(self, state: State, action: Action, noise: Noise) -> State:
         next_state = self.physics(state, action + self.noise_size * noise[..., 4:])
-        return self._blur(next_state, self.noise_size * noise[..., :4])
+        return self._noisy(next_state, self.noise_size * noise[..., :4])
 
-    def observe(self, state: Float[Tensor, "*n 4"], generator: torch.Generator) -> Float[Tensor, "*n 4"]:
+    def observe(self, state: State, generator: torch.Generator) -> State:
         if self.noise_reading != "observation":
             return state
         return state + self.noise_size * torch.randn(state.shape, generator=generator).to(state)
 
-    def physics(self, state: Float[Tensor, "*n 4"], action: Float[Tensor, "*n 1"]) -> Float[Tensor, "*n 4"]:
+    def physics(self, state: State, action: Action) -> State:
         """One noise-free Euler step of CartPole-v1; `action` may be any real number."""
         velocity, angle, spin = state[..., 1], state[..., 2], state[..., 3]
         force = FORCE * (2 * action[..., 0] - 1)
@@ -106,10 +110,10 @@ class CartPole(KnownSCM):
         acceleration = push - POLE_MASS * POLE_HALF_LENGTH * spin_rate * cosine / mass
         return state + SECONDS_PER_STEP * torch.stack([velocity, acceleration, spin, spin_rate], -1)
 
-    def _blur(self, next_state: Float[Tensor, "*n 4"], noise: Float[Tensor, "*n 4"]) -> Float[Tensor, "*n 4"]:
+    def _noisy(self, next_state: State, noise: Noise) -> State:
         match self.noise_reading:
             case "scaled":
-                return next_state + noise * next_state.new_tensor(STATE_SCALE)
+                return next_state + noise * constant(STATE_SCALE, noise.device)
             case "relative":
                 return next_state * (1 + noise)
             case "absolute":

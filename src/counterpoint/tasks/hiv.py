@@ -20,9 +20,10 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from counterpoint.data.shapes import Action, Flag, Noise, Reward, State
 from counterpoint.data.spaces import Discrete
 from counterpoint.seeding import generator as seeded
 from counterpoint.tasks.base import KnownSCM
@@ -45,7 +46,7 @@ IMMUNE_SOURCE, IMMUNE_BIRTH, IMMUNE_BIRTH_HALF = 1.0, 0.3, 100.0
 IMMUNE_IMPAIRMENT, IMMUNE_IMPAIRMENT_HALF, IMMUNE_DEATH = 0.25, 500.0, 0.1
 
 
-class Response(NamedTuple):
+class HIVResponse(NamedTuple):
     """What differs between patients: scalars for one patient, one value a row for several. The defaults are Adams'."""
 
     infection_1: Float[Tensor, "*n"] = torch.tensor(8e-7)
@@ -58,11 +59,11 @@ class Response(NamedTuple):
     """ε₂ while the protease inhibitor is taken."""
 
 
-def population(count: int, seed: int, spread: float = 0.1) -> Response:
+def population(count: int, seed: int, spread: float = 0.1) -> HIVResponse:
     """Patients whose infection rates and drug efficacies are the published ones times exp(spread·N(0,1))."""
     factor = (spread * torch.randn(3, count, generator=seeded(seed, "response"))).exp()
-    mean = Response()
-    return Response(
+    mean = HIVResponse()
+    return HIVResponse(
         infection_1=mean.infection_1 * factor[0],
         infection_2=mean.infection_2 * factor[0],
         transcriptase=(mean.transcriptase * factor[1]).clamp_max(0.95),
@@ -74,7 +75,7 @@ def population(count: int, seed: int, spread: float = 0.1) -> Response:
 class HIV(KnownSCM):
     """Six log states; actions: nothing, either inhibitor, both (taken or not)."""
 
-    response: Response = field(default_factory=Response)
+    response: HIVResponse = field(default_factory=HIVResponse)
     """One patient, or a population: row i then belongs to patient i (see `of_subjects`)."""
     noise_size: float = 0.05
     """Standard deviation of the noise on each log state."""
@@ -95,17 +96,15 @@ class HIV(KnownSCM):
         if self.response.infection_1.ndim == 0:
             return self
         rows = subject.cpu() % len(self.response.infection_1)
-        return replace(self, response=Response(*(value[rows].to(subject.device) for value in self.response)))
+        return replace(self, response=HIVResponse(*(value[rows].to(subject.device) for value in self.response)))
 
-    def reward(
-        self, state: Float[Tensor, "*n 6"], action: Float[Tensor, "*n 2"], next_state: Float[Tensor, "*n 6"]
-    ) -> Float[Tensor, "*n"]:
+    def reward(self, state: State, action: Action, next_state: State) -> Reward:
         """1000 E − 0.1 V − 20000 ε₁² − 2000 ε₂², of the state that the step leads to and the published efficacies."""
         virus, immune = next_state[..., 4].exp(), next_state[..., 5].exp()
         drugs = 20000 * 0.7**2 * action[..., 0] + 2000 * 0.3**2 * action[..., 1]
         return (1000 * immune - 0.1 * virus - drugs) / self.reward_unit
 
-    def terminated(self, next_state: Float[Tensor, "*n 6"]) -> Bool[Tensor, "*n"]:
+    def terminated(self, next_state: State) -> Flag:
         """Never: the disease is chronic."""
         return torch.zeros_like(next_state[..., 0], dtype=torch.bool)
 
@@ -116,13 +115,11 @@ class HIV(KnownSCM):
     def noise(self, count: int, generator: torch.Generator) -> Float[Tensor, "n 6"]:
         return torch.randn(count, 6, generator=generator)
 
-    def transition(
-        self, state: Float[Tensor, "*n 6"], action: Float[Tensor, "*n 2"], noise: Float[Tensor, "*n 6"]
-    ) -> Float[Tensor, "*n 6"]:
+    def transition(self, state: State, action: Action, noise: Noise) -> State:
         # Six decades between the states: double precision inside, the caller's outside.
         return self.flow(state.double(), action.double()).to(state.dtype) + self.noise_size * noise
 
-    def flow(self, state: Float[Tensor, "*n 6"], action: Float[Tensor, "*n 2"]) -> Float[Tensor, "*n 6"]:
+    def flow(self, state: State, action: Action) -> State:
         """Five days of the noise-free equations, by the exponential midpoint rule with one Richardson extrapolation.
 
         Each equation reads dx = production − loss·x, solved exactly with both held at their value at the midpoint. That
@@ -132,18 +129,14 @@ class HIV(KnownSCM):
         coarse, fine = (self._midpoint_rule(state, action, steps) for steps in (SUBSTEPS, 2 * SUBSTEPS))
         return (4 * fine - coarse) / 3
 
-    def _midpoint_rule(
-        self, state: Float[Tensor, "*n 6"], action: Float[Tensor, "*n 2"], steps: int
-    ) -> Float[Tensor, "*n 6"]:
+    def _midpoint_rule(self, state: State, action: Action, steps: int) -> State:
         x, days = state.exp(), DAYS_PER_STEP / steps
         for _ in range(steps):
             midpoint = _relax(x, *self.balance(x, action), days / 2)
             x = _relax(x, *self.balance(midpoint, action), days)
         return x.log()
 
-    def balance(
-        self, x: Float[Tensor, "*n 6"], action: Float[Tensor, "*n 2"]
-    ) -> tuple[Float[Tensor, "*n 6"], Float[Tensor, "*n 6"]]:
+    def balance(self, x: Float[Tensor, "*n 6"], action: Action) -> tuple[Float[Tensor, "*n 6"], Float[Tensor, "*n 6"]]:
         """Production and rate of loss of (T₁, T₂, T₁*, T₂*, V, E), per day."""
         t1, t2, infected_1, infected_2, virus, immune = x.unbind(-1)
         transcriptase = self.response.transcriptase * action[..., 0]
@@ -176,6 +169,6 @@ class HIV(KnownSCM):
 
 def _relax(
     x: Float[Tensor, "*n 6"], production: Float[Tensor, "*n 6"], loss: Float[Tensor, "*n 6"], days: float
-) -> Float[Tensor, "*n 6"]:
+) -> State:
     """The solution after `days` of dx = production − loss·x with both constant."""
     return x + (production / loss - x) * -torch.expm1(-days * loss)

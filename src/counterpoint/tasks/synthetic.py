@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from counterpoint.data.shapes import Action, Flag, Noise, Reward, State
 from counterpoint.data.spaces import ActionSpace, Box
 from counterpoint.data.transitions import Transitions
 from counterpoint.seeding import generator
@@ -27,13 +28,12 @@ class OneStep(KnownSCM):
 
     actions: ActionSpace = Box((-1.0,), (1.0,))
     discount = 0.0
+    horizon = 1
 
-    def reward(
-        self, state: Float[Tensor, "*n s"], action: Float[Tensor, "*n a"], next_state: Float[Tensor, "*n s"]
-    ) -> Float[Tensor, "*n"]:
+    def reward(self, state: State, action: Action, next_state: State) -> Reward:
         return torch.zeros_like(next_state[..., 0])
 
-    def terminated(self, next_state: Float[Tensor, "*n s"]) -> Bool[Tensor, "*n"]:
+    def terminated(self, next_state: State) -> Flag:
         return torch.ones_like(next_state[..., 0], dtype=torch.bool)
 
     def initial(self, count: int, generator: torch.Generator) -> Float[Tensor, "n s"]:
@@ -53,18 +53,14 @@ class Scalar(OneStep):
 class Additive(Scalar):
     """a: s' = .8s + .5 sin 2s + a + .5as + .3u."""
 
-    def transition(
-        self, state: Float[Tensor, "*n 1"], action: Float[Tensor, "*n 1"], noise: Float[Tensor, "*n 1"]
-    ) -> Float[Tensor, "*n 1"]:
+    def transition(self, state: State, action: Action, noise: Noise) -> State:
         return 0.8 * state + 0.5 * (2 * state).sin() + action + 0.5 * action * state + 0.3 * noise
 
 
 class Heteroscedastic(Scalar):
     """b: s' = .5s + a + .4 exp(.8a + .3 sin 2s)·u."""
 
-    def transition(
-        self, state: Float[Tensor, "*n 1"], action: Float[Tensor, "*n 1"], noise: Float[Tensor, "*n 1"]
-    ) -> Float[Tensor, "*n 1"]:
+    def transition(self, state: State, action: Action, noise: Noise) -> State:
         return 0.5 * state + action + 0.4 * (0.8 * action + 0.3 * (2 * state).sin()).exp() * noise
 
 
@@ -75,9 +71,7 @@ class Bimodal(Scalar):
         mode = torch.where(torch.rand(count, 1, generator=generator) < 0.35, -1.0, 1.0)
         return mode + 0.25 * torch.randn(count, 1, generator=generator)
 
-    def transition(
-        self, state: Float[Tensor, "*n 1"], action: Float[Tensor, "*n 1"], noise: Float[Tensor, "*n 1"]
-    ) -> Float[Tensor, "*n 1"]:
+    def transition(self, state: State, action: Action, noise: Noise) -> State:
         bend = (2 * action + state).sigmoid() * torch.nn.functional.softplus(3 * noise)
         return 0.5 * state + action + 0.4 * noise + 0.2 * bend
 
@@ -85,9 +79,7 @@ class Bimodal(Scalar):
 class Skewed(Scalar):
     """h: s' = .5s + a + .5(e^{κu} − 1)/κ with κ = .9a; the skew turns with the action, and κ = 0 leaves .5u."""
 
-    def transition(
-        self, state: Float[Tensor, "*n 1"], action: Float[Tensor, "*n 1"], noise: Float[Tensor, "*n 1"]
-    ) -> Float[Tensor, "*n 1"]:
+    def transition(self, state: State, action: Action, noise: Noise) -> State:
         skew = 0.9 * action
         skew = torch.where(skew == 0, 1e-7, skew)  # (e^{κu} − 1)/κ tends to u
         return 0.5 * state + action + 0.5 * torch.expm1(skew * noise) / skew
@@ -99,7 +91,7 @@ class FourStates(OneStep):
     state_names = ("s1", "s2", "s3", "s4")
     noise_width = 4
 
-    def mean(self, state: Float[Tensor, "*n 4"], action: Float[Tensor, "*n 1"]) -> Float[Tensor, "*n 4"]:
+    def mean(self, state: State, action: Action) -> State:
         """m = [s₁+.3s₂+.5a, .8s₂+a+.3 sin 2s₃, s₃+.3s₄+.6a(1+.5 tanh s₁), .8s₄−.8a cos s₃+.3 tanh(s₁s₂)]."""
         s1, s2, s3, s4 = state.unbind(-1)
         a = action[..., 0]
@@ -113,9 +105,7 @@ class FourStates(OneStep):
 class Independent(FourStates):
     """d: s' = m + [.3u₁, .3e^{.5a}u₂, .3(e^{.6u₃} − 1), .25 sinh(u₄)(1 + .5 tanh s₄)]."""
 
-    def transition(
-        self, state: Float[Tensor, "*n 4"], action: Float[Tensor, "*n 1"], noise: Float[Tensor, "*n 4"]
-    ) -> Float[Tensor, "*n 4"]:
+    def transition(self, state: State, action: Action, noise: Noise) -> State:
         u1, u2, u3, u4 = noise.unbind(-1)
         second = 0.3 * (0.5 * action[..., 0]).exp() * u2
         fourth = 0.25 * u4.sinh() * (1 + 0.5 * state[..., 3].tanh())
@@ -125,18 +115,14 @@ class Independent(FourStates):
 class Mixed(FourStates):
     """e1: s' = m + .3·B·u with the full matrix B = `MIXING`; the noises reach s' dependent, always in the same way."""
 
-    def transition(
-        self, state: Float[Tensor, "*n 4"], action: Float[Tensor, "*n 1"], noise: Float[Tensor, "*n 4"]
-    ) -> Float[Tensor, "*n 4"]:
+    def transition(self, state: State, action: Action, noise: Noise) -> State:
         return self.mean(state, action) + 0.3 * noise @ noise.new_tensor(MIXING).T
 
 
 class Turning(FourStates):
     """e2: s' = m + .4·R(πa/2)·u, R turning (u₁,u₂) and (u₃,u₄): the law of s' hides which noise was which."""
 
-    def transition(
-        self, state: Float[Tensor, "*n 4"], action: Float[Tensor, "*n 1"], noise: Float[Tensor, "*n 4"]
-    ) -> Float[Tensor, "*n 4"]:
+    def transition(self, state: State, action: Action, noise: Noise) -> State:
         angle = torch.pi / 2 * action[..., 0]
         cosine, sine = angle.cos(), angle.sin()
         u1, u2, u3, u4 = noise.unbind(-1)
@@ -148,9 +134,7 @@ class Turning(FourStates):
 class Triangular(FourStates):
     """f: s' = m + [.3u₁, .3u₂ + .6a·u₁, .3u₃ − .6a·u₂, .3u₄ + .6a·u₃]; identified given the order of the states."""
 
-    def transition(
-        self, state: Float[Tensor, "*n 4"], action: Float[Tensor, "*n 1"], noise: Float[Tensor, "*n 4"]
-    ) -> Float[Tensor, "*n 4"]:
+    def transition(self, state: State, action: Action, noise: Noise) -> State:
         before = torch.nn.functional.pad(noise[..., :3], (1, 0))
         return self.mean(state, action) + 0.3 * noise + 0.6 * action * noise.new_tensor([0, 1, -1, 1]) * before
 
@@ -207,7 +191,7 @@ class CausalSet:
         noise = torch.randn(rows, len(self.names), generator=generator(seed, "noise"))
         return self.solve(noise), noise
 
-    def solve(self, noise: Float[Tensor, "n x"], fixed: dict[int, float] | None = None) -> Float[Tensor, "n x"]:
+    def solve(self, noise: Noise, fixed: dict[int, float] | None = None) -> Float[Tensor, "n x"]:
         """The variables under this noise, those in `fixed` held at their value: do(x_i = value)."""
         held, x = fixed or {}, noise.new_zeros(len(noise), 0)
         for i, equation in enumerate(self.equations):
@@ -215,7 +199,7 @@ class CausalSet:
             x = torch.cat([x, column[:, None]], 1)
         return x
 
-    def counterfactual(self, noise: Float[Tensor, "n x"], variable: int, value: float) -> Float[Tensor, "n x"]:
+    def counterfactual(self, noise: Noise, variable: int, value: float) -> Float[Tensor, "n x"]:
         """What the same rows would have been under do(x_variable = value)."""
         return self.solve(noise, {variable: value})
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from counterpoint.data.shapes import Action, Flag, Noise, Reward, State
 from counterpoint.data.spaces import Discrete
 from counterpoint.seeding import generator as seeded
 from counterpoint.tasks.base import KnownSCM
@@ -33,7 +34,7 @@ LOG_CAPACITY = log_ball(30)
 LOG_DEATH = log_ball(13)
 
 
-class Response(NamedTuple):
+class TumourResponse(NamedTuple):
     """How a patient responds: scalars for one patient, one value a row for several. The default is near the mean."""
 
     radio: Float[Tensor, "*n"] = torch.tensor(0.175)
@@ -44,7 +45,7 @@ class Response(NamedTuple):
     """β_c, the response to the concentration of the drug."""
 
 
-def population(count: int, seed: int, chemo_spread: float = 0.0007) -> Response:
+def population(count: int, seed: int, chemo_spread: float = 0.0007) -> TumourResponse:
     """Responses of `count` patients: (α, ρ) jointly normal with correlation 0.87 and both positive, β_c normal.
 
     The published β_c barely varies; widen `chemo_spread` for patients who differ in which treatment suits them.
@@ -58,7 +59,7 @@ def population(count: int, seed: int, chemo_spread: float = 0.0007) -> Response:
         found.append(torch.stack([radio, growth], 1)[(radio > 0) & (growth > 0)])
     radio, growth = torch.cat(found)[:count].T
     chemo = (0.028 + chemo_spread * torch.randn(count, generator=draw)).clamp_min(0)
-    return Response(radio, growth, chemo)
+    return TumourResponse(radio, growth, chemo)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +69,7 @@ class Tumour(KnownSCM):
     The concentration has no noise: its next value is a function of state and action.
     """
 
-    response: Response = field(default_factory=Response)
+    response: TumourResponse = field(default_factory=TumourResponse)
     """One patient, or a population: row i then belongs to patient i (see `of_subjects`)."""
     radio_cost: float = 0.35
     """Cost of a fraction of radiotherapy, in units of log volume; makes the best decision differ between patients."""
@@ -91,16 +92,14 @@ class Tumour(KnownSCM):
         if self.response.radio.ndim == 0:
             return self
         rows = subject.cpu() % len(self.response.radio)
-        return replace(self, response=Response(*(value[rows].to(subject.device) for value in self.response)))
+        return replace(self, response=TumourResponse(*(value[rows].to(subject.device) for value in self.response)))
 
-    def reward(
-        self, state: Float[Tensor, "*n 2"], action: Float[Tensor, "*n 2"], next_state: Float[Tensor, "*n 2"]
-    ) -> Float[Tensor, "*n"]:
+    def reward(self, state: State, action: Action, next_state: State) -> Reward:
         """The fall of the log volume, less the cost of treatment and of death."""
         cost = self.chemo_cost * action[..., 0] + self.radio_cost * action[..., 1]
         return state[..., 0] - next_state[..., 0] - cost - self.death_cost * self.terminated(next_state)
 
-    def terminated(self, next_state: Float[Tensor, "*n 2"]) -> Bool[Tensor, "*n"]:
+    def terminated(self, next_state: State) -> Flag:
         return next_state[..., 0] > LOG_DEATH
 
     def initial(self, count: int, generator: torch.Generator) -> Float[Tensor, "n 2"]:
@@ -112,9 +111,7 @@ class Tumour(KnownSCM):
     def noise(self, count: int, generator: torch.Generator) -> Float[Tensor, "n 1"]:
         return torch.randn(count, 1, generator=generator)
 
-    def transition(
-        self, state: Float[Tensor, "*n 2"], action: Float[Tensor, "*n 2"], noise: Float[Tensor, "*n 1"]
-    ) -> Float[Tensor, "*n 2"]:
+    def transition(self, state: State, action: Action, noise: Noise) -> State:
         log_volume, concentration = state[..., 0], state[..., 1] / 2 + CHEMO_DOSE * action[..., 0]
         growth = self.response.growth * (LOG_CAPACITY - log_volume)
         radio = self.response.radio * (RADIO_DOSE + RADIO_DOSE**2 / 10) * action[..., 1]

@@ -11,6 +11,7 @@ from counterpoint.data.spaces import check_actions
 from counterpoint.data.transitions import Transitions, concatenate
 from counterpoint.errors import CounterpointError
 from counterpoint.seeding import derive, generator
+from counterpoint.simulation.rollout import Rollout, TaskSimulator
 from counterpoint.tasks.base import KnownSCM
 
 BehaviourPolicy = Callable[[Float[Tensor, "n s"], torch.Generator], Float[Tensor, "n a"]]
@@ -35,7 +36,8 @@ def simulate(
     four in ten fail within 20 steps): the physics carries on from the failed state, every row whose next state lies
     beyond the limits is `terminated`, and the row after it opens a new episode, so that no window and no value crosses
     a failure. `step` counts through the trial. With `stop_at_failure` the trial ends at its first terminated row
-    instead. The last row of a trial is `truncated` unless it is terminated.
+    instead, as it always does after a row that has no next state. The last row of a trial is `truncated` unless it is
+    terminated.
 
     Trial k is the same for every number of trials: blocks of `BLOCK` trials have streams of their own, and the surplus
     of the last block is thrown away. Start, noise, observation and policy draw from separate streams, so two policies
@@ -52,8 +54,9 @@ def simulate(
     if trials < 1 or steps < 1:
         raise CounterpointError(f"cannot simulate {trials} trials of {steps} steps; ask for at least one of each")
     blocks = [_simulate_block(task, policy, steps, seed, first) for first in range(0, trials, BLOCK)]
-    state, action, noise, next_state = (torch.cat(column)[:trials] for column in zip(*blocks, strict=True))
-    terminated = task.terminated(next_state)
+    state, action, noise, next_state, uniform = (torch.cat(column)[:trials] for column in zip(*blocks, strict=True))
+    reward, outcome, next_state = task.conclude(state, action, next_state, uniform)
+    terminated = outcome >= 0
     last = torch.zeros_like(terminated)
     last[:, -1] = True
     opens = torch.zeros_like(terminated)
@@ -62,19 +65,22 @@ def simulate(
     rows = Transitions.logged(
         state=state.flatten(0, 1),
         action=action.flatten(0, 1),
-        reward=task.reward(state, action, next_state).flatten(),
+        reward=reward.flatten(),
         next_state=next_state.flatten(0, 1),
         terminated=terminated.flatten(),
+        outcome=outcome.flatten(),
         truncated=(last & ~terminated).flatten(),
         subject=torch.arange(trials).repeat_interleave(steps),
         episode=opens.flatten().cumsum(0) - 1,
         step=torch.arange(steps).repeat(trials),
         actions=task.actions,
         state_names=task.state_names,
+        outcome_names=task.outcome_names,
     )
     check_actions(task.actions, rows.action, "the policy's action")
     rows = replace(rows, noise=noise.flatten(0, 1))
-    return _until_failure(rows, trials) if stop_at_failure else rows
+    nothing_follows = bool(next_state.isnan().any())
+    return _until_end(rows, trials) if stop_at_failure or nothing_follows else rows
 
 
 def simulate_population(
@@ -106,25 +112,22 @@ def trial_subset(transitions: Transitions, trials: int) -> Transitions:
     return replace(subset, subject_names=transitions.subject_names[:trials])
 
 
-def _simulate_block(
-    task: KnownSCM, policy: BehaviourPolicy, steps: int, seed: int, first: int
-) -> tuple[Float[Tensor, "b t s"], Float[Tensor, "b t a"], Float[Tensor, "b t u"], Float[Tensor, "b t s"]]:
-    """States, actions, noise and next states of the trials `first`, …, `first + BLOCK - 1`."""
-    begin, blur, choose, chance = (
-        generator(seed, purpose, first) for purpose in ("initial", "observation", "policy", "noise")
+def _simulate_block(task: KnownSCM, policy: BehaviourPolicy, steps: int, seed: int, first: int) -> tuple[Tensor, ...]:
+    """States, actions, noise, next states and the chance of an end of the trials `first`, …, `first + BLOCK - 1`."""
+    begin, observation, choose, end = (
+        generator(seed, purpose, first) for purpose in ("initial", "observation", "policy", "end")
     )
     task = task.of_subjects(torch.arange(first, first + BLOCK))
-    state, log = task.initial(BLOCK, begin), []
-    for _ in range(steps):
-        action, noise = policy(task.observe(state, blur), choose), task.noise(BLOCK, chance)
-        next_state = task.transition(state, action, noise)
-        log.append((state, action, noise, next_state))
-        state = next_state
-    states, actions, noises, next_states = (torch.stack(column, 1) for column in zip(*log, strict=True))
-    return states, actions, noises, next_states
+    act = lambda state, theta: policy(task.observe(state, observation), choose)
+    simulator = TaskSimulator(task)
+    noise = simulator.fresh(BLOCK, derive(seed, "noise", first))
+    log = list(Rollout(simulator, task, act, freeze=False)(task.initial(BLOCK, begin), noise, steps))
+    columns = ([step.state, step.action, step.noise[0], step.next_state] for step in log)
+    uniform = torch.rand(BLOCK, steps, generator=end)
+    return *(torch.stack(column, 1) for column in zip(*columns, strict=True)), uniform
 
 
-def _until_failure(rows: Transitions, trials: int) -> Transitions:
+def _until_end(rows: Transitions, trials: int) -> Transitions:
     """Each trial up to its first terminated row; its one episode is the trial."""
     first_episode = rows.episode.view(trials, -1)[:, :1].expand(trials, len(rows) // trials).flatten()
     kept = rows[rows.episode == first_episode]

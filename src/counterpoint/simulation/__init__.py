@@ -1,0 +1,1 @@
+"""Rolling out: one loop for the truth and for fitted models."""

@@ -1,0 +1,139 @@
+"""The one rollout loop: whatever acts, in whatever steps, rewarded and ended by a task.
+
+a_t = π(s_t),    s_{t+1} = f(s_t, a_t, θ, u_t),    return = Σ_t P(not ended before t)·r_t
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol, TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from counterpoint.data.jobs import NO_THETA
+from counterpoint.data.shapes import Action, Reward, State, Theta
+from counterpoint.nets.learner import Replayed, Tensors
+from counterpoint.tasks.base import KnownSCM, Task
+
+Actor = Callable[[Float[Tensor, "*n s"], Float[Tensor, "*n t"]], Float[Tensor, "*n a"]]
+"""What to do in these states of subjects with these factors; with a leading axis of K, policy k acts in states [k]."""
+Noise = tuple[Tensor, ...]
+"""The noise of one step, one tensor for each stack of a simulator."""
+Stream = Callable[[int], Noise]
+"""The noise of step t."""
+
+
+class Simulator(Protocol):
+    """Worlds side by side, stepped in one batch."""
+
+    def step(self, state: State, action: Action, noise: Noise, theta: Float[Tensor, "*n t"]) -> State:
+        """The next states."""
+        ...
+
+
+class TaskSimulator:
+    """The truth as a simulator: the task's own structural equation."""
+
+    def __init__(self, task: KnownSCM) -> None:
+        self.task = task
+
+    def step(self, state: Tensor, action: Tensor, noise: Noise, theta: Tensor) -> Tensor:
+        return self.task.transition(state, action, noise[0].expand(*state.shape[:-1], -1))
+
+    def fresh(self, episodes: int, seed: int, device: torch.device | str = "cpu") -> Stream:
+        """New noise at every step, drawn on the CPU, so that every device sees the same."""
+        random = torch.Generator().manual_seed(seed)
+        return lambda t: (self.task.noise(episodes, random).to(device),)
+
+
+class Step(NamedTuple):
+    """One step of every episode; `alive` is the probability of no end before it, `survival` that of none in it."""
+
+    state: State
+    action: Action
+    noise: Noise
+    next_state: State
+    reward: Float[Tensor, "*n"]
+    alive: Float[Tensor, "*n"]
+    survival: Float[Tensor, "*n"]
+
+
+class Rollout:
+    """Episodes of `act` in a simulator. On a GPU with `replay`, a step is captured once and replayed as a graph."""
+
+    def __init__(
+        self, simulator: Simulator, task: Task, act: Actor | None = None, freeze: bool = True, replay: bool = False
+    ) -> None:
+        self.simulator, self.task, self.act, self.freeze = simulator, task, act, freeze
+        self.advance = Replayed(self._advance) if replay else self._advance
+
+    @torch.no_grad()
+    def __call__(
+        self,
+        start: Float[Tensor, "*n s"],
+        noise: Stream,
+        horizon: int,
+        theta: Theta = NO_THETA,
+        plan: Callable[[int], Tensor | None] = lambda t: None,
+    ) -> Iterator[Step]:
+        """Step after step; `plan(t)` may give the actions of step t instead of `act`.
+
+        An episode that has ended for certain stays where it is (with `freeze`), and nothing happens once all have.
+        """
+        state, alive = start, start.new_ones(start.shape[:-1])
+        theta = theta.to(start).expand(*start.shape[:-1], -1)
+        for t in range(horizon):
+            drawn, planned = noise(t), plan(t)
+            inputs = {"state": state, "alive": alive, "theta": theta, **_numbered(drawn)}
+            after = self.advance(inputs if planned is None else {**inputs, "action": planned})
+            yield Step(state, after["action"], drawn, after["next_state"], after["reward"], alive, after["survival"])
+            state, alive = after["next_state"], after["alive"]
+            if alive.is_cuda:  # A replayed step writes into the same memory again.
+                state, alive = state.clone(), alive.clone()
+            elif self.freeze and not bool(alive.any()):
+                return
+
+    def returns(
+        self,
+        start: Float[Tensor, "*n s"],
+        noise: Stream,
+        horizon: int,
+        theta: Theta = NO_THETA,
+        plan: Callable[[int], Tensor | None] = lambda t: None,
+    ) -> Reward:
+        """The undiscounted return of every episode, cut at the horizon."""
+        total = start.new_zeros(start.shape[:-1])
+        for step in self(start, noise, horizon, theta, plan):
+            total += step.alive * step.reward
+        return total
+
+    def _advance(self, given: Tensors) -> Tensors:
+        state, alive, theta = given["state"], given["alive"], given["theta"]
+        action = given["action"] if "action" in given else self._choose(state, theta)
+        after = self.simulator.step(state, action, _together(given), theta)
+        if self.freeze:
+            after = torch.where(alive[..., None] > 0, after, state)
+        reward, survival = self.task.expected(state, action, after)
+        gone = {"reward": reward, "survival": survival, "alive": alive * survival}
+        return {"action": action, "next_state": after, **gone}
+
+    def _choose(self, state: Tensor, theta: Tensor) -> Tensor:
+        assert self.act is not None
+        return self.act(state, theta)
+
+
+def _numbered(noise: Noise) -> Tensors:
+    return {f"noise{i}": tensor for i, tensor in enumerate(noise)}
+
+
+def _together(given: Tensors) -> Noise:
+    return tuple(tensor for name, tensor in given.items() if name.startswith("noise"))
+
+
+AnyTask = TypeVar("AnyTask", bound=Task)
+
+
+def on_device(task: AnyTask, device: torch.device | str) -> AnyTask:
+    """The task with its networks, if it has any, on a device; the task given stays where it is."""
+    return copy.deepcopy(task).to(device) if isinstance(task, nn.Module) else task

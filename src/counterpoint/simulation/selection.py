@@ -1,0 +1,67 @@
+"""Choosing a checkpoint without the environment: policies are tried inside the fitted models."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from counterpoint.data.jobs import Job
+from counterpoint.errors import require
+from counterpoint.model import Model
+from counterpoint.seeding import generator
+from counterpoint.simulation.models import Fresh, ModelSimulator, Pool
+from counterpoint.simulation.rollout import Actor, Rollout, on_device
+from counterpoint.tasks.base import Task
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """How policies are tried inside fitted models: a policy's return in every ensemble member of its own model."""
+
+    starts: int = 32
+    """Episodes in every ensemble member, from first states of the table."""
+    horizon: int = 0
+    """Steps an episode; 0 for the task's own `selection_horizon`."""
+    noise: Fresh | Pool = Fresh()
+    """Where the noise of an episode comes from."""
+
+    def __post_init__(self) -> None:
+        require(self.starts > 0, f"{self.starts} episodes judge nothing; set starts to 1 or more")
+        require(self.horizon >= 0, f"horizon={self.horizon} is negative; use 0 for the task's own")
+
+    def selector(self, models: Sequence[Model], jobs: Sequence[Job], task: Task) -> "CheckpointSelector":
+        """A selector for one policy a job, each tried in its own job's model."""
+        return CheckpointSelector(self, ModelSimulator(models), jobs, task)
+
+
+class CheckpointSelector:
+    """Scores K policies by minus their mean return in their own model; the same starts and noise at every call."""
+
+    def __init__(self, how: Rollouts, simulator: ModelSimulator, jobs: Sequence[Job], task: Task) -> None:
+        self.how, self.simulator, self.jobs = how, simulator, jobs
+        self.task, self.episodes = on_device(task, simulator.device), simulator.members * how.starts
+        starts = [self._starts(job, model) for job, model in zip(jobs, simulator.models, strict=True)]
+        self.state, self.theta = (torch.stack(column).to(simulator.device) for column in zip(*starts, strict=True))
+        self.rollouts: dict[Actor, Rollout] = {}
+
+    def _starts(self, job: Job, model: Model) -> tuple[Float[Tensor, "e s"], Float[Tensor, "e t"]]:
+        table = job.data
+        theta = job.rows_theta if job.theta.shape[1] else model.subjects(table)
+        first = (~table.imagined & (table.step == table.step.min())).nonzero()[:, 0]
+        picked = first[torch.randint(len(first), (self.episodes,), generator=generator(job.seed, "starts"))]
+        return table.state[picked], theta[picked]
+
+    @torch.no_grad()
+    def __call__(self, actor: Actor) -> Float[Tensor, " k"]:
+        return -self.returns(actor).mean(1)
+
+    @torch.no_grad()
+    def returns(self, actor: Actor) -> Float[Tensor, "k e"]:
+        """Undiscounted return of every episode of every policy."""
+        if actor not in self.rollouts:
+            self.rollouts[actor] = Rollout(self.simulator, self.task, actor, replay=True)
+        noise = self.how.noise.stream(self.simulator, self.jobs, self.episodes, seed=0)
+        horizon = self.how.horizon or self.task.selection_horizon or self.task.horizon
+        return self.rollouts[actor].returns(self.state, noise, horizon, self.theta)
