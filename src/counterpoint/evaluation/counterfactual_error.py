@@ -94,14 +94,16 @@ def counterfactual_error(model: Imaginer, task: KnownSCM, rows: Transitions, see
         >>> counterfactual_error(model, Additive(), sample(Additive(), rows=2000, seed=1)).error < 0.2
         True
     """
-    return judge(model, questions(task, rows, seed), seed)
+    return score(model, questions(task, rows, seed), seed)
 
 
-def judge(model: Imaginer, asked: Questions, seed: int = 0) -> CounterfactualError:
+def score(model: Imaginer, asked: Questions, seed: int = 0) -> CounterfactualError:
     """The errors of `model` on questions that are already drawn, as when many models face the same ones."""
     rows, yardstick = asked.rows, asked.yardstick
-    answer, _ = model.imagine(rows, asked.action, generator(seed, "imagine"))
-    again, _ = model.imagine(rows, rows.action, generator(seed, "again"))
+    answer, again = (
+        model.imagine(rows, action[:, None], generator(seed, purpose))[0][:, 0]
+        for action, purpose in ((asked.action, "imagine"), (rows.action, "again"))
+    )
     fresh = model.sample(rows.state, asked.action, generator(seed, "fresh"))
     return CounterfactualError(
         error=yardstick.error(answer, asked.truth),

@@ -14,8 +14,8 @@ from counterpoint.nets.training import Schedule
 from counterpoint.policies.base import Policy
 from counterpoint.policies.d3qn import D3QN
 from counterpoint.seeding import derive
+from counterpoint.simulation.trials import BehaviourPolicy, random_policy, simulate
 from counterpoint.tasks.base import KnownSCM
-from counterpoint.tasks.simulate import BehaviourPolicy, random_policy, simulate
 
 EPISODES = 10
 RESTARTS = 10
@@ -23,7 +23,7 @@ RESTARTS = 10
 episode therefore starts over at a failure, ten times."""
 EXPLORATION = 0.2
 """Share of random actions while the policy is trained."""
-WANDERING = 0.7
+RANDOM_ACTION_SHARE = 0.7
 """Share of random actions in the log. The paper is silent. With this one a behaviour lasts twice as long as chance and
 still fails now and then; at 0.2 most logs of 250 trials hold no failure, and single steps then teach nothing."""
 LEARNER = D3QN((64, 64), Schedule(steps=2000, rate="linear"), batch=128, learning_rate=1e-3)
@@ -39,13 +39,15 @@ def exploring(policy: Policy, task: KnownSCM, share: float) -> BehaviourPolicy:
     """Follow `policy`, but take a random action in a share of the steps."""
 
     def act(state: Float[Tensor, "n s"], random: torch.Generator) -> Float[Tensor, "n a"]:
-        wander = torch.rand(len(state), 1, generator=random) < share
-        return torch.where(wander, task.actions.sample(len(state), random), policy.act(state))
+        at_random = torch.rand(len(state), 1, generator=random) < share
+        return torch.where(at_random, task.actions.sample(len(state), random), policy.act(state))
 
     return act
 
 
-def trained_behaviours(task: KnownSCM, seeds: Sequence[int], wandering: float = WANDERING) -> list[BehaviourPolicy]:
+def trained_behaviours(
+    task: KnownSCM, seeds: Sequence[int], random_action_share: float = RANDOM_ACTION_SHARE
+) -> list[BehaviourPolicy]:
     """One behaviour a seed, each from its own ten episodes; all learn in one stack."""
     behaviours = [random_policy(task) for _ in seeds]
     tables: list[list[Transitions]] = [[] for _ in seeds]
@@ -58,7 +60,7 @@ def trained_behaviours(task: KnownSCM, seeds: Sequence[int], wandering: float = 
         ]
         policies = [learned.last for learned in LEARNER.fit_many(jobs, task)]
         behaviours = [exploring(policy, task, EXPLORATION) for policy in policies]
-    return [exploring(policy, task, wandering) for policy in policies]
+    return [exploring(policy, task, random_action_share) for policy in policies]
 
 
 def trained_behaviour(task: KnownSCM, seed: int) -> BehaviourPolicy:

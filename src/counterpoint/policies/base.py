@@ -1,62 +1,52 @@
 """A policy says what to do in a state; a policy learner is a recipe that makes one from a table and a task."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor, nn
 
-from counterpoint import artifacts
-from counterpoint.data.jobs import Job, Origin
+from counterpoint.artifacts import Artifact
+from counterpoint.data.jobs import NO_THETA, Job
+from counterpoint.data.shapes import Action, State, Theta
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError
-from counterpoint.nets.training import Monitor, Trained
+from counterpoint.nets.training import Monitor
+from counterpoint.simulation.rollout import Actor
 from counterpoint.tasks.base import Task
 
-Actor = Callable[[Float[Tensor, "k n s"]], Float[Tensor, "k n a"]]
-"""K policies at once: policy k acts in the states [k]."""
 
+class Policy(nn.Module, Artifact, ABC):
+    """What a learner returns. `act` is a pure function of the state and the subject's factor."""
 
-class Policy(nn.Module, ABC):
-    """What a learner returns. `act` is a pure function of the state."""
-
-    recipe: Any
+    kind: ClassVar[str] = "policy"
     actions: Discrete
-    state_names: tuple[str, ...]
-    origin: Origin
 
     @abstractmethod
-    def act(self, state: Float[Tensor, "n s"]) -> Float[Tensor, "n a"]:
-        """The action to take in each state, as feature values."""
+    def actor(self) -> Actor:
+        """This policy alone as an actor."""
 
     @classmethod
     @abstractmethod
     def together(cls, policies: Sequence["Policy"]) -> Actor:
         """Policies of one shape as one actor, for evaluating many at once."""
 
-    @abstractmethod
-    def weights(self) -> dict[str, Tensor]:
-        """What is saved."""
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
 
-    def save(self, folder: Path | str) -> None:
-        """Write weights and recipe into `folder`; `counterpoint.load` brings the same actions back, bit for bit."""
-        artifacts.save(folder, self.weights(), self.header())
+    @torch.no_grad()
+    def act(self, state: State, theta: Theta = NO_THETA) -> Action:
+        """The action to take in each state, as feature values, where the states are."""
+        factors = theta.expand(len(state), -1)
+        chosen = self.actor()(state[None].to(self.device), factors[None].to(self.device))
+        return chosen[0].to(state)
 
-    def header(self) -> dict[str, Any]:
-        return {
-            "kind": "policy",
-            "recipe": artifacts.encode(self.recipe),
-            "actions": artifacts.encode(self.actions),
-            "state_names": list(self.state_names),
-            "origin": artifacts.encode(self.origin),
-        }
-
-    def __call__(self, state: Float[Tensor, "n s"], random: torch.Generator) -> Float[Tensor, "n a"]:
+    def __call__(self, state: State, random: torch.Generator) -> Action:
         """The form a simulator asks for; the generator is not needed."""
         return self.act(state)
 
@@ -69,22 +59,20 @@ class Learned:
     last: Policy
 
 
-def both_ends(trained: Trained, jobs: int, policy: Callable[[dict[str, Tensor], int], Policy]) -> list[Learned]:
-    """A stack's run, job by job, with `policy(weights, job)`; one policy for both ends where nothing was chosen."""
-    last = [policy(trained.last, i) for i in range(jobs)]
-    if trained.selected is trained.last:
-        return [Learned(each, each) for each in last]
-    return [Learned(policy(trained.selected, i), each) for i, each in enumerate(last)]
-
-
 class PolicyLearner(ABC):
     """Hyperparameters with one verb; every method of the paper's figures is one of these."""
 
     def fit(
-        self, data: Transitions, task: Task, seed: int = 0, monitor: Monitor = Monitor(), device: str = "cpu"
+        self,
+        data: Transitions,
+        task: Task,
+        seed: int = 0,
+        monitor: Monitor = Monitor(),
+        device: str = "cpu",
+        theta: Theta = NO_THETA,
     ) -> Policy:
         """Learn on one table."""
-        return self.fit_many([Job(data, seed)], task, monitor, device)[0].selected
+        return self.fit_many([Job(data, seed, theta)], task, monitor, device)[0].selected
 
     @abstractmethod
     def fit_many(

@@ -5,34 +5,28 @@ y = r + γ·(1 − terminated)·Q_target(s', argmax_a Q(s', a)),  loss = Huber(Q
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from counterpoint.artifacts import device_of, recipe_hash
-from counterpoint.data.jobs import Job, Origin, pad
-from counterpoint.data.spaces import Discrete
-from counterpoint.data.transitions import Transitions
-from counterpoint.errors import CounterpointError
+from counterpoint.artifacts import Saved, device_of
+from counterpoint.data.jobs import Job, context, identity, pad
+from counterpoint.errors import CounterpointError, require
 from counterpoint.nets.dueling import DuelingQ
 from counterpoint.nets.learner import Learner
 from counterpoint.nets.optimizers import adam, clip_members
-from counterpoint.nets.stacked import initialise, members_of
+from counterpoint.nets.stacked import initialise
 from counterpoint.nets.training import Monitor, Schedule, train
-from counterpoint.policies.base import Actor, Learned, PolicyLearner, action_numbers, both_ends, discrete
-from counterpoint.policies.qnetwork import QPolicy, greedy
+from counterpoint.policies.base import Learned, PolicyLearner, action_numbers, discrete
+from counterpoint.policies.qnetwork import QPolicy, greedy, q_policies, saved_q_policy
+from counterpoint.simulation.rollout import Actor
 from counterpoint.tasks.base import Task
 
-Judge = Callable[[Actor], Float[Tensor, " k"]]
+Selector = Callable[[Actor], Float[Tensor, " k"]]
 """Scores K policies without the environment, lower is better; its recipe, where it has one, is its `how`."""
-
-
-def judged_by(judge: Judge | None) -> Any:
-    """The judge's recipe: checkpoints chosen by another do not belong to the same run."""
-    return getattr(judge, "how", None)
 
 
 @dataclass(frozen=True)
@@ -53,6 +47,15 @@ class D3QN(PolicyLearner):
     """Share of real rows in every minibatch, where the table has imagined rows."""
     clip: float = 10.0
     """Largest norm of a member's gradient."""
+    huber: float = 1.0
+    """Errors beyond this count linearly, so that rare large rewards count for less; a death of −10 wants about 10."""
+
+    def __post_init__(self) -> None:
+        require(self.batch > 0, f"a batch of {self.batch} rows teaches nothing; set it to 1 or more")
+        require(0 < self.learning_rate < 10, f"learning_rate={self.learning_rate} is not usable; use about 0.0005")
+        require(0 < self.tau <= 1, f"tau={self.tau} is not above 0 and at most 1; use about 0.005")
+        require(self.huber > 0, f"huber={self.huber} is not above 0; use 1, or about the largest reward")
+        require(0 <= self.real_share <= 1, f"real_share={self.real_share} is not a share; give a number from 0 to 1")
 
     def fit_many(
         self,
@@ -60,43 +63,71 @@ class D3QN(PolicyLearner):
         task: Task,
         monitor: Monitor = Monitor(),
         device: str = "cpu",
-        judge: Judge | None = None,
+        selector: Selector | None = None,
     ) -> list[Learned]:
-        """Learn every job; `judge` chooses the checkpoint wherever the schedule checks."""
-        actions = discrete(task)
-        if self.schedule.check_every and judge is None:
-            raise CounterpointError(
-                "the schedule checks but there is no judge; set schedule.check_every=0 or use General"
-            )
-        network = self.network(jobs[0].data.state_size, actions.count, len(jobs)).to(device_of(device))
-        seeds = [job.seed for job in jobs]
+        """Learn every job; `selector` chooses the checkpoint wherever the schedule checks."""
+        actions, seeds = discrete(task), [job.seed for job in jobs]
+        network = self.build(_width(jobs[0]), actions.count, len(jobs)).to(device_of(device))
         initialise(network, seeds)
-        learner = QLearner(
-            network, self.network, [table(job.data) for job in jobs], self, task.discount, actions, judge
-        )
-        trained = train(learner, self.schedule, seeds, self._identity(jobs, task, judge), monitor)
-        return both_ends(trained, len(jobs), lambda weights, i: self._policy(weights, i, jobs, actions))
+        learner = QLearner(network, self.build, [table(job) for job in jobs], self, greedy_by(task), selector)
+        trained = train(learner, self.schedule, seeds, identity(self, jobs, task, selected_by(selector)), monitor)
+        return q_policies(self, trained, jobs, actions)
 
-    def network(self, state: int, actions: int, members: int) -> DuelingQ:
+    def build(self, state: int, actions: int, members: int) -> DuelingQ:
         """An untrained network of the right shape."""
         return DuelingQ(members, state, self.hidden, actions)
 
-    def _identity(self, jobs: Sequence[Job], task: Task, judge: Judge | None) -> str:
-        return recipe_hash(self, judged_by(judge), task.discount, [(job.data.fingerprint, job.seed) for job in jobs])
-
-    def _policy(self, state: dict[str, Tensor], index: int, jobs: Sequence[Job], actions: Discrete) -> QPolicy:
-        data = jobs[index].data
-        network = self.network(data.state_size, actions.count, 1)
-        network.load_state_dict(members_of(state, len(jobs), index, 1))
-        network.to(next(iter(state.values())).device)
-        return QPolicy(self, network, actions, data.state_names, Origin.of(jobs[index]))
-
-    def rebuild(self, header: dict[str, Any], weights: dict[str, Tensor], actions: Discrete, origin: Origin) -> QPolicy:
+    def rebuild(self, saved: Saved) -> QPolicy:
         """The policy back from its artifact."""
-        names = tuple(header["state_names"])
-        network = self.network(len(names), actions.count, weights["state_mean"].shape[0])
-        network.load_state_dict(weights)
-        return QPolicy(self, network, actions, names, origin)
+        return saved_q_policy(self, saved)
+
+
+def selected_by(selector: Selector | None) -> Any:
+    """The selector's recipe: checkpoints chosen by another do not belong to the same run."""
+    return getattr(selector, "how", None)
+
+
+class Target(Protocol):
+    """What Q-learning regresses on; it may look further than one step ahead."""
+
+    def __call__(
+        self,
+        networks: "QLearner",
+        reward: Float[Tensor, "k n"],
+        next_state: Float[Tensor, "k n s"],
+        not_terminated: Float[Tensor, "k n"],
+    ) -> Float[Tensor, "k n"]: ...
+
+
+@dataclass(frozen=True)
+class DoubleQ:
+    """The double-Q target: the online network picks the action, the target network says what it is worth."""
+
+    discount: float
+
+    @torch.no_grad()
+    def __call__(
+        self, networks: "QLearner", reward: Tensor, next_state: Tensor, not_terminated: Tensor
+    ) -> Float[Tensor, "k n"]:
+        best = networks.online(next_state).argmax(-1, keepdim=True)
+        value = networks.target.values(next_state).gather(2, best)[..., 0]
+        return reward + self.discount * not_terminated * value
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a Q-network learns and acts by: its target, an extra loss of its own, and how many networks vote."""
+
+    actions: Any
+    target: Target
+    penalty: Callable[[Any, Tensor, Int[Tensor, "k n"]], Float[Tensor, " k"]] | None = None
+    votes: int = 1
+    allow_tf32: bool = False
+
+
+def greedy_by(task: Task) -> Objective:
+    """The greedy policy of a double-Q target."""
+    return Objective(discrete(task), DoubleQ(task.discount))
 
 
 class QLearner(Learner):
@@ -106,20 +137,24 @@ class QLearner(Learner):
     action: Tensor
     reward: Tensor
     next_state: Tensor
-    goes_on: Tensor
+    not_terminated: Tensor
 
     def __init__(
         self,
         online: DuelingQ,
-        make: Callable[[int, int, int], DuelingQ],
+        build: Callable[[int, int, int], DuelingQ],
         tables: Sequence[dict[str, Tensor]],
         how: D3QN,
-        discount: float,
-        actions: Discrete,
-        judge: Judge | None,
+        objective: Objective,
+        selector: Selector | None,
     ) -> None:
         super().__init__()
-        self.online, self.how, self.discount, self.actions, self.judge = online, how, discount, actions, judge
+        if how.schedule.check_every and selector is None:
+            raise CounterpointError(
+                "the schedule checks but nothing selects; set schedule.check_every=0 or use General"
+            )
+        self.online, self.how, self.objective, self.selector = online, how, objective, selector
+        self.allow_tf32 = objective.allow_tf32
         device = next(online.parameters()).device
         padded = pad([{name: column for name, column in t.items() if name != "imagined"} for t in tables])
         self.real = [int((~t["imagined"]).sum()) for t in tables]
@@ -127,11 +162,12 @@ class QLearner(Learner):
         for name, column in padded.columns.items():
             self.register_buffer(name, column.to(device), persistent=False)
         _standardise(online, [t["state"][~t["imagined"]] for t in tables])
-        self.target = make(self.state.shape[-1], actions.count, len(tables)).to(device)
+        self.target = build(self.state.shape[-1], objective.actions.count, len(tables)).to(device)
         self.target.load_state_dict(online.state_dict())
-        self.averaged = [parameter.detach() for parameter in self.target.parameters()]
-        self.current = [parameter.detach() for parameter in self.online.parameters()]
+        self.target.share(online)
+        self.averaged, self.current = ([p.detach() for p in net.net.parameters()] for net in (self.target, online))
         self.optimizer = adam(online.parameters(), how.learning_rate)
+        self.actor = greedy(self.target, objective.actions, objective.votes)
 
     def draw(self, member: int, random: torch.Generator, steps: int) -> dict[str, Tensor]:
         """Row numbers with the fixed share of real rows; a table keeps its real rows first."""
@@ -145,25 +181,24 @@ class QLearner(Learner):
     def update(self, draw: dict[str, Tensor]) -> dict[str, Tensor]:
         rows = draw["rows"]
         wide = rows[..., None].expand(-1, -1, self.state.shape[-1])
-        next_state = self.next_state.gather(1, wide)
-        target = self.bootstrap(self.reward.gather(1, rows), next_state, self.goes_on.gather(1, rows))
-        values = self.online(self.state.gather(1, wide)).gather(2, self.action.gather(1, rows)[..., None])[..., 0]
-        loss = nn.functional.smooth_l1_loss(values, target, reduction="none").mean(1)
+        state, next_state = self.state.gather(1, wide), self.next_state.gather(1, wide)
+        reward, not_terminated, action = (c.gather(1, rows) for c in (self.reward, self.not_terminated, self.action))
+        target = self.objective.target(self, reward, next_state, not_terminated)
+        values = self.online.values(state).gather(2, action[..., None])[..., 0]
+        loss = nn.functional.smooth_l1_loss(values, target, reduction="none", beta=self.how.huber).mean(1)
+        losses = {"loss": loss, "value": values.mean(1)}
+        if self.objective.penalty is not None:
+            losses["penalty"] = self.objective.penalty(self.online, state, action)
+        self._descend(loss + losses["penalty"] if "penalty" in losses else loss)
+        return {name: value.detach() for name, value in losses.items()}
+
+    def _descend(self, loss: Float[Tensor, " k"]) -> None:
         self.optimizer.zero_grad(set_to_none=True)
         loss.sum().backward()
-        clip_members(self.online.parameters(), self.how.clip)
+        for part in self.online.separate():
+            clip_members(part, self.how.clip)
         self.optimizer.step()
         torch._foreach_lerp_(self.averaged, self.current, self.how.tau)  # pyright: ignore[reportPrivateImportUsage]
-        return {"loss": loss.detach(), "value": values.detach().mean(1)}
-
-    @torch.no_grad()
-    def bootstrap(
-        self, reward: Float[Tensor, "k n"], next_state: Float[Tensor, "k n s"], goes_on: Float[Tensor, "k n"]
-    ) -> Float[Tensor, "k n"]:
-        """The double-Q target: the online network picks the action, the target network says what it is worth."""
-        best = self.online(next_state).argmax(-1, keepdim=True)
-        worth = self.target(next_state).gather(2, best)[..., 0]
-        return reward + self.discount * goes_on * worth
 
     def optimizers(self) -> Sequence[Optimizer]:
         return (self.optimizer,)
@@ -173,34 +208,39 @@ class QLearner(Learner):
         return self.target
 
     def score(self) -> Float[Tensor, " k"]:
-        assert self.judge is not None
-        return self.judge(greedy(self.target, self.actions))
+        """The voting policy's score, for each of its voters."""
+        assert self.selector is not None
+        return self.selector(self.actor).repeat_interleave(self.objective.votes)
 
 
-def table(data: Transitions) -> dict[str, Tensor]:
+def table(job: Job) -> dict[str, Tensor]:
     """The columns of value learning, real rows first. A row that ends without a next state keeps its own state there:
     its value is multiplied by zero, so no next state is invented."""
-    actions = action_numbers(data)
+    data, actions = job.data, action_numbers(job.data)
     unusable = (~data.has_next & ~data.terminated).nonzero()
     if len(unusable):
         raise CounterpointError(
             f"row {int(unusable[0])} neither ends nor has a next state; drop it or mark it terminated"
         )
     order = torch.argsort(data.imagined.long(), stable=True)
-    data = data[order]
+    data, theta = data[order], job.rows_theta[order]
     return {
-        "state": data.state,
+        "state": context(data.state, theta=theta),
         "action": actions[order],
         "reward": data.reward,
-        "next_state": torch.where(data.has_next[:, None], data.next_state, data.state),
-        "goes_on": (~data.terminated).float(),
+        "next_state": context(torch.where(data.has_next[:, None], data.next_state, data.state), theta=theta),
+        "not_terminated": (~data.terminated).float(),
         "imagined": data.imagined,
     }
 
 
+def _width(job: Job) -> int:
+    """Columns that a Q-network sees: the state and the subject's factor."""
+    return job.data.state_size + job.theta.shape[1]
+
+
 def _standardise(network: DuelingQ, states: Sequence[Float[Tensor, "_ s"]]) -> None:
     """Each member sees states in units of its own table's standard deviations."""
-    for k, state in enumerate(states):
-        scale = state.std(0)
-        network.state_mean[k] = state.mean(0)
-        network.state_scale[k] = torch.where(scale > 1e-8, scale, 1.0)
+    scales = [state.std(0) for state in states]
+    scale = torch.stack([torch.where(each > 1e-8, each, 1.0) for each in scales])
+    network.states.take(torch.stack([state.mean(0) for state in states])[:, None], scale[:, None])

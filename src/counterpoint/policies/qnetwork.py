@@ -7,10 +7,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from counterpoint.data.jobs import Origin
+from counterpoint.artifacts import Saved
+from counterpoint.data.jobs import NO_THETA, Job, Origin, context
+from counterpoint.data.shapes import State, Theta
 from counterpoint.data.spaces import Discrete
 from counterpoint.nets.dueling import DuelingQ
-from counterpoint.policies.base import Actor, Policy
+from counterpoint.nets.stacked import stack, unstack, with_weights
+from counterpoint.nets.training import Trained
+from counterpoint.policies.base import Learned, Policy
+from counterpoint.simulation.rollout import Actor
 
 
 @final
@@ -25,37 +30,65 @@ class QPolicy(Policy):
         self.state_names, self.origin = state_names, origin
 
     @torch.no_grad()
-    def values(self, state: Float[Tensor, "n s"]) -> Float[Tensor, "n actions"]:
+    def values(self, state: State, theta: Theta = NO_THETA) -> Float[Tensor, "n actions"]:
         """Q(s, a) of every action."""
-        return self.network(state.expand(self.network.members, -1, -1)).mean(0)
+        told = context(state, theta=theta).to(self.device)
+        return self.network(told.expand(self.network.members, -1, -1)).mean(0).to(state)
 
-    def index(self, state: Float[Tensor, "n s"]) -> Int[Tensor, " n"]:
+    def index(self, state: State, theta: Theta = NO_THETA) -> Int[Tensor, " n"]:
         """The number of the best action."""
-        return self.values(state).argmax(-1)
-
-    def act(self, state: Float[Tensor, "n s"]) -> Float[Tensor, "n a"]:
-        return self.actions.features(self.index(state))
+        return self.values(state, theta).argmax(-1)
 
     def weights(self) -> dict[str, Tensor]:
         return self.network.state_dict()
 
+    def actor(self) -> Actor:
+        return greedy(self.network, self.actions, self.network.members)
+
     @classmethod
-    def together(cls, policies: Sequence["QPolicy"]) -> Actor:
+    def together(cls, policies: Sequence["QPolicy"]) -> Actor:  # pyright: ignore[reportIncompatibleMethodOverride]
         """All networks as one stack; policy k's votes are averaged."""
-        states = [policy.network.state_dict() for policy in policies]
-        first = policies[0]
-        votes = first.network.members
-        network = first.recipe.network(len(first.state_names), first.actions.count, votes * len(policies))
-        network.load_state_dict({name: torch.cat([s[name] for s in states]) for name in states[0]})
-        return greedy(network.to(next(first.parameters()).device).eval(), first.actions, votes)
+        first, weights = policies[0], stack([policy.weights() for policy in policies])
+        votes, width = first.network.members, first.network.states.mean.shape[-1]
+        network = first.recipe.build(width, first.actions.count, votes * len(policies))
+        return greedy(with_weights(network, weights), first.actions, votes)
 
 
 def greedy(network: DuelingQ, actions: Discrete, votes: int = 1) -> Actor:
     """Act by the largest Q, `votes` neighbouring networks having one mean."""
 
     @torch.no_grad()
-    def act(state: Float[Tensor, "k n s"]) -> Float[Tensor, "k n a"]:
-        values = network(state.repeat_interleave(votes, 0) if votes > 1 else state)
+    def act(state: Float[Tensor, "k n s"], theta: Float[Tensor, "k n t"]) -> Float[Tensor, "k n a"]:
+        told = context(state, theta=theta)
+        values = network(told.repeat_interleave(votes, 0) if votes > 1 else told)
         return actions.features(values.view(-1, votes, *values.shape[1:]).mean(1).argmax(-1))
 
     return act
+
+
+def q_policies(recipe: Any, trained: Trained, jobs: Sequence[Job], actions: Discrete) -> list[Learned]:
+    """The policies of a trained stack, job by job; one for both ends where no checkpoint was chosen."""
+
+    def policies(weights: dict[str, Tensor]) -> list[QPolicy]:
+        parts = unstack(weights, len(jobs))
+        return [_policy(recipe, part, job, actions) for part, job in zip(parts, jobs, strict=True)]
+
+    last = policies(trained.last)
+    selected = last if trained.selected is trained.last else policies(trained.selected)
+    return [Learned(*both) for both in zip(selected, last, strict=True)]
+
+
+def _policy(recipe: Any, weights: dict[str, Tensor], job: Job, actions: Discrete) -> QPolicy:
+    network = _network(recipe, weights, actions)
+    return QPolicy(recipe, network, actions, job.data.state_names, Origin.of(job))
+
+
+def saved_q_policy(recipe: Any, saved: Saved) -> QPolicy:
+    """The policy back from its artifact."""
+    network = _network(recipe, saved.weights, saved.actions)
+    return QPolicy(recipe, network, saved.actions, saved.state_names, saved.origin)
+
+
+def _network(recipe: Any, weights: dict[str, Tensor], actions: Discrete) -> DuelingQ:
+    members, _, width = weights["states.mean"].shape
+    return with_weights(recipe.build(width, actions.count, members), weights)

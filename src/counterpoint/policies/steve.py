@@ -11,31 +11,30 @@ the Q-functions and stay, and the end of an episode is the log's at s' and the t
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from counterpoint.artifacts import device_of, recipe_hash
-from counterpoint.data.jobs import Job, Origin
-from counterpoint.data.spaces import Discrete
-from counterpoint.dynamics.base import DynamicsModel, HeadNetwork, fit_network
+from counterpoint.artifacts import Saved, device_of
+from counterpoint.data.jobs import Job, context, identity
+from counterpoint.dynamics.base import DynamicsModel, HeadNetwork
 from counterpoint.dynamics.deterministic import Deterministic, Point
-from counterpoint.errors import CounterpointError
+from counterpoint.errors import require
 from counterpoint.nets.dueling import DuelingQ
-from counterpoint.nets.stacked import initialise, members_of
+from counterpoint.nets.likelihood import fit_by_likelihood
+from counterpoint.nets.stacked import initialise
 from counterpoint.nets.training import Monitor, train
-from counterpoint.policies.base import Learned, PolicyLearner, both_ends, discrete
-from counterpoint.policies.d3qn import D3QN, Judge, QLearner, judged_by, table
-from counterpoint.policies.qnetwork import QPolicy, greedy
+from counterpoint.policies.base import Learned, PolicyLearner, discrete
+from counterpoint.policies.d3qn import D3QN, Objective, QLearner, table
+from counterpoint.policies.qnetwork import QPolicy, q_policies, saved_q_policy
 from counterpoint.seeding import derive
+from counterpoint.simulation.models import ModelSimulator
+from counterpoint.simulation.rollout import Rollout, Step, on_device
+from counterpoint.simulation.selection import Rollouts
 from counterpoint.tasks.base import Task
-
-JudgeMaker = Callable[[Sequence[DynamicsModel], Sequence[Job], Task], Judge]
-"""Makes a judge out of the fitted transition models."""
 
 
 def inverse_variance(variance: Float[Tensor, "h k n"]) -> Float[Tensor, "h k n"]:
@@ -65,46 +64,46 @@ class ValueExpansion(PolicyLearner):
     """The transition models, and how they and the reward models are fitted; `dynamics` overrides its ensemble."""
     learner: D3QN = D3QN()
     """Width, length and rates of the Q-learning."""
+    selection: Rollouts = Rollouts()
+    """How the checkpoint is chosen inside the transition models, where the learner's schedule checks."""
+
+    def __post_init__(self) -> None:
+        require(self.horizon >= 0, f"horizon={self.horizon} is negative; use 0 for the double-Q target")
+        require(min(self.dynamics, self.q_functions) > 0, "dynamics and q_functions need 1 or more")
+        require(self.rewards >= 0, f"rewards={self.rewards} is negative; use 0 for the task's own")
 
     @abstractmethod
     def weigh(self, variance: Float[Tensor, "h k n"]) -> Float[Tensor, "h k n"]:
         """How much each horizon counts, given how much its targets vary."""
 
     def fit_many(
-        self,
-        jobs: Sequence[Job],
-        task: Task,
-        monitor: Monitor = Monitor(),
-        device: str = "cpu",
-        judge_in: JudgeMaker | None = None,
+        self, jobs: Sequence[Job], task: Task, monitor: Monitor = Monitor(), device: str = "cpu"
     ) -> list[Learned]:
-        """Fit every job's models, then its Q-functions; `judge_in` its models chooses where the schedule checks."""
+        """Fit every job's models, then its Q-functions; its own models choose where the schedule checks."""
         actions, schedule = discrete(task), self.learner.schedule
-        if schedule.check_every and judge_in is None:
-            raise CounterpointError("the schedule checks but there is no judge; set schedule.check_every=0")
-        real = [replace(job, data=job.data.real) for job in jobs]
+        real = [job[~job.data.imagined] for job in jobs]
         models = self._fit_dynamics(real, monitor.stage("model"), device)
         reward = self._fit_rewards(real, monitor.stage("reward"), device)
-        judge = judge_in(models, real, task) if judge_in is not None and schedule.check_every else None
-        network = self.network(real[0].data.state_size, actions.count, len(jobs) * self.q_functions)
+        selector = self.selection.selector(models, real, task) if schedule.check_every else None
+        tables = [rows for job in real for rows in [table(job)] * self.q_functions]
+        network = self.build(tables[0]["state"].shape[1], actions.count, len(tables)).to(device_of(device))
         initialise(network, [seed for job in jobs for seed in self._member_seeds(job)])
-        learner = ExpansionLearner(network.to(device_of(device)), self, real, task, actions, judge)
-        learner.expand_with(_stack(self.model, models), reward, task)
+        expansion = Expansion(self, models, reward, task)
+        # TF32 is near enough: the models that targets look ahead in are wrong by more than its rounding.
+        objective = Objective(actions, expansion, votes=self.q_functions, allow_tf32=True)
+        learner = QLearner(network, self.build, tables, self.learner, objective, selector)
         # Members of one job share its stream of minibatches: their targets are made together.
         minibatches = [job.seed for job in jobs for _ in range(self.q_functions)]
-        trained = train(learner, schedule, minibatches, self._identity(jobs, task, judge), monitor.stage("policy"))
-        return both_ends(trained, len(jobs), lambda weights, i: self._policy(weights, i, jobs, actions))
+        trained = train(learner, schedule, minibatches, identity(self, jobs, task), monitor.stage("policy"))
+        return q_policies(self, trained, jobs, actions)
 
-    def network(self, state: int, actions: int, members: int) -> DuelingQ:
+    def build(self, state: int, actions: int, members: int) -> DuelingQ:
         """Untrained Q-functions of the right shape."""
-        return self.learner.network(state, actions, members)
+        return self.learner.build(state, actions, members)
 
-    def rebuild(self, header: dict[str, Any], weights: dict[str, Tensor], actions: Discrete, origin: Origin) -> QPolicy:
+    def rebuild(self, saved: Saved) -> QPolicy:
         """The policy back from its artifact."""
-        names = tuple(header["state_names"])
-        network = self.network(len(names), actions.count, self.q_functions)
-        network.load_state_dict(weights)
-        return QPolicy(self, network, actions, names, origin)
+        return saved_q_policy(self, saved)
 
     def _member_seeds(self, job: Job) -> list[int]:
         """The first member starts as D3QN would."""
@@ -122,19 +121,9 @@ class ValueExpansion(PolicyLearner):
         seeds = [derive(job.seed, "reward", m) for job in jobs for m in range(self.rewards)]
         width = tables[0]["context"].shape[1]
         network = HeadNetwork(len(seeds), width, 1, Point(), self.model.hidden, self.model.batch_norm)
-        identity = recipe_hash(self, "reward", [(job.data.fingerprint, job.seed) for job in jobs])
-        fit_network(network.to(device_of(device)), tables, seeds, self.model.likelihood, identity, monitor)
+        known = identity(self, jobs, "reward")
+        fit_by_likelihood(network.to(device_of(device)), tables, seeds, self.model.likelihood, known, monitor)
         return network.requires_grad_(False)
-
-    def _identity(self, jobs: Sequence[Job], task: Task, judge: Judge | None) -> str:
-        return recipe_hash(self, judged_by(judge), task.discount, [(job.data.fingerprint, job.seed) for job in jobs])
-
-    def _policy(self, state: dict[str, Tensor], index: int, jobs: Sequence[Job], actions: Discrete) -> QPolicy:
-        data = jobs[index].data
-        network = self.network(data.state_size, actions.count, self.q_functions)
-        network.load_state_dict(members_of(state, len(jobs), index, 1))
-        network.to(next(iter(state.values())).device)
-        return QPolicy(self, network, actions, data.state_names, Origin(jobs[index].seed, data.fingerprint))
 
 
 @dataclass(frozen=True)
@@ -157,106 +146,88 @@ class MVE(ValueExpansion):
         return last_horizon(variance)
 
 
-class ExpansionLearner(QLearner):
-    """K jobs × L Q-functions in training; the L functions of a job see the same rows and share one target."""
-
-    rough = True  # The models that targets look ahead in are wrong by more than the rounding.
-    features: Tensor
+class Expansion:
+    """The target of K jobs × L Q-functions; the L functions of a job see the same rows and share one target."""
 
     def __init__(
         self,
-        online: DuelingQ,
         recipe: ValueExpansion,
-        jobs: Sequence[Job],
+        models: Sequence[DynamicsModel],
+        reward: HeadNetwork | None,
         task: Task,
-        actions: Discrete,
-        judge: Judge | None,
     ) -> None:
-        tables = [rows for job in jobs for rows in [table(job.data)] * recipe.q_functions]
-        super().__init__(online, recipe.network, tables, recipe.learner, task.discount, actions, judge)
-        self.recipe, self.jobs = recipe, len(jobs)
-        self.register_buffer("features", actions.table(self.state), persistent=False)
-
-    def expand_with(self, dynamics: HeadNetwork, reward: HeadNetwork | None, task: Task) -> None:
-        """The fitted models that targets look ahead in; not trained any more, hence kept out of the checkpoints."""
-        self.models = (dynamics, reward, task)
+        self.recipe, self.jobs, self.reward, self.simulator = recipe, len(models), reward, ModelSimulator(models)
+        self.task = on_device(task, self.simulator.device)
+        self.features = discrete(task).table().to(self.simulator.device)
+        for part in self.simulator.stacks:
+            part.mechanism.requires_grad_(False)
 
     @torch.no_grad()
-    def bootstrap(
-        self, reward: Float[Tensor, "kl n"], next_state: Float[Tensor, "kl n s"], goes_on: Float[Tensor, "kl n"]
+    def __call__(
+        self, networks: QLearner, reward: Tensor, next_state: Tensor, not_terminated: Tensor
     ) -> Float[Tensor, "kl n"]:
-        first = [x.view(self.jobs, -1, *x.shape[1:])[:, 0] for x in (reward, next_state, goes_on)]
-        candidates = self.candidates(*first)
-        variance, mean = torch.var_mean(candidates, dim=(2, 3, 4), correction=0)
+        first = [x.view(self.jobs, -1, *x.shape[1:])[:, 0] for x in (reward, next_state, not_terminated)]
+        variance, mean = torch.var_mean(self.candidates(networks, *first), dim=(2, 3, 4), correction=0)
         target = (self.recipe.weigh(variance) * mean).sum(0)
         return target[:, None].expand(-1, self.recipe.q_functions, -1).flatten(0, 1)
 
     def candidates(
-        self, reward: Float[Tensor, "k n"], next_state: Float[Tensor, "k n s"], goes_on: Float[Tensor, "k n"]
+        self,
+        networks: QLearner,
+        reward: Float[Tensor, "k n"],
+        next_state: Float[Tensor, "k n s"],
+        not_terminated: Float[Tensor, "k n"],
     ) -> Float[Tensor, "h k r d l n"]:
         """T_0 … T_H for every reward model, transition model and Q-function."""
         how, (k, n, _) = self.recipe, next_state.shape
+        factor, total = (self.task.discount * not_terminated)[:, None], reward[:, None, None]
         # Axis d is 1 at first: where the log ends, the transition models still agree.
-        state, factor, total = next_state[:, None], (self.discount * goes_on)[:, None], reward[:, None, None]
-        targets = []
-        for i in range(how.horizon + 1):
-            action = self.policy(state)
-            worth = factor[:, None] * self.worth(state, action)
-            targets.append(total[:, :, :, None] + worth.transpose(1, 2)[:, None])
-            if i < how.horizon:
-                everywhere = (x.expand(-1, how.dynamics, -1, -1) for x in (state, self.features[action]))
-                after, earned = self.step(*everywhere)
-                total = total + factor[:, None] * earned
-                factor = factor * self.discount * (~self.models[2].terminated(after)).float()
-                state = after
+        actions = [self.policy(networks, next_state[:, None])]
+        value = factor[:, None] * self.value(networks, next_state[:, None], actions[0])
+        targets = [total[:, :, :, None] + value.transpose(1, 2)[:, None]]
+        for step, told in self._ahead(next_state, actions):
+            total = total + factor[:, None] * self._earned(step, (k, -1, how.dynamics, n))
+            factor = factor * self.task.discount * step.survival.view(k, how.dynamics, n)
+            actions.append(self.policy(networks, told))
+            value = factor[:, None] * self.value(networks, told, actions[-1])
+            targets.append(total[:, :, :, None] + value.transpose(1, 2)[:, None])
         return torch.stack([t.expand(k, max(how.rewards, 1), how.dynamics, how.q_functions, n) for t in targets])
 
-    def policy(self, state: Float[Tensor, "k d n s"]) -> Tensor:
-        """argmax_a of the mean online Q, [k, d, n]."""
-        return self._values(self.online, state).mean(1).argmax(-1)
+    def _ahead(self, told: Float[Tensor, "k n c"], actions: list[Tensor]) -> Iterator[tuple[Step, Tensor]]:
+        """Steps in every transition model under the actions last chosen, and what the Q-functions see after each."""
+        k, n, _ = told.shape
+        everywhere = told[:, None].expand(-1, self.recipe.dynamics, -1, -1).flatten(1, 2)
+        size = len(self.simulator.models[0].state_names)
+        state, theta, noise = everywhere[..., :size], everywhere[..., size:], (everywhere[..., :0],)
+        chosen = lambda t: self.features[actions[-1].expand(-1, self.recipe.dynamics, -1)].flatten(1, 2)
+        for step in Rollout(self.simulator, self.task)(state, lambda t: noise, self.recipe.horizon, theta, chosen):
+            yield step, context(step.next_state, theta=theta).view(k, self.recipe.dynamics, n, -1)
 
-    def worth(self, state: Float[Tensor, "k d n s"], action: Tensor) -> Float[Tensor, "k l d n"]:
+    def _earned(self, step: Step, shape: tuple[int, ...]) -> Float[Tensor, "k r d n"]:
+        """What every reward model says a step earned; the task's own word where there is none."""
+        if self.reward is None:
+            return step.reward.view(shape)
+        seen = context(step.state, step.action, step.next_state)[:, None].expand(-1, self.recipe.rewards, -1, -1)
+        return self.reward.point(seen.flatten(0, 1)).view(shape)
+
+    def policy(self, networks: QLearner, told: Float[Tensor, "k d n c"]) -> Int[Tensor, "k d n"]:
+        """argmax_a of the mean online Q."""
+        return self._values(networks.online, told).mean(1).argmax(-1)
+
+    def value(
+        self, networks: QLearner, told: Float[Tensor, "k d n c"], action: Int[Tensor, "k d n"]
+    ) -> Float[Tensor, "k l d n"]:
         """Q_target(s, a) of every Q-function."""
-        values = self._values(self.target, state)
+        values = self._values(networks.target, told)
         return values.gather(-1, action[:, None, ..., None].expand(*values.shape[:-1], 1))[..., 0]
 
-    def step(
-        self, state: Float[Tensor, "k d n s"], action: Float[Tensor, "k d n a"]
-    ) -> tuple[Float[Tensor, "k d n s"], Float[Tensor, "k r d n"]]:
-        """One step ahead in every transition model, and what every reward model says it earned."""
-        dynamics, reward, task = self.models
-        k, d, n, _ = state.shape
-        after = state + _point(dynamics, torch.cat([state, action], -1).flatten(0, 1)).view(state.shape)
-        if reward is None:
-            return after, task.reward(state, action, after)[:, None]
-        context = torch.cat([state, action, after], -1).view(k, 1, d * n, -1).expand(-1, self.recipe.rewards, -1, -1)
-        return after, _point(reward, context.flatten(0, 1)).view(k, -1, d, n)
-
-    def _values(self, network: DuelingQ, state: Float[Tensor, "k d n s"]) -> Float[Tensor, "k l d n actions"]:
-        k, d, n, s = state.shape
-        each = state.reshape(k, 1, d * n, s).expand(-1, self.recipe.q_functions, -1, -1).reshape(-1, d * n, s)
+    def _values(self, network: DuelingQ, told: Float[Tensor, "k d n c"]) -> Float[Tensor, "k l d n actions"]:
+        k, d, n, c = told.shape
+        each = told.reshape(k, 1, d * n, c).expand(-1, self.recipe.q_functions, -1, -1).reshape(-1, d * n, c)
         return network(each).view(k, self.recipe.q_functions, d, n, -1)
-
-    def score(self) -> Float[Tensor, " kl"]:
-        """The voting policy's score, for each of its voters."""
-        assert self.judge is not None
-        votes = self.recipe.q_functions
-        return self.judge(greedy(self.target, self.actions, votes)).repeat_interleave(votes)
-
-
-def _point(network: HeadNetwork, context: Float[Tensor, "m n c"]) -> Float[Tensor, "m n d"]:
-    """What least squares says, in the units of the data."""
-    return network.raw(context) * network.y_scale + network.y_mean
-
-
-def _stack(recipe: Deterministic, models: Sequence[DynamicsModel]) -> HeadNetwork:
-    """The members of all jobs' models as one network."""
-    first, states = models[0].network, [model.network.state_dict() for model in models]
-    whole = recipe.network(first.size, first.context_mean.shape[-1], first.members * len(models))
-    whole.load_state_dict({name: torch.cat([state[name] for state in states]) for name in states[0]})
-    return whole.to(models[0].device).eval().requires_grad_(False)
 
 
 def _reward_table(job: Job) -> dict[str, Tensor]:
     rows = job.data.with_next()
-    return {"context": torch.cat([rows.state, rows.action, rows.next_state], -1), "y": rows.reward[:, None]}
+    told = context(rows.state, rows.action, rows.next_state)
+    return {"context": told, "y": rows.reward[:, None], "subject": rows.subject}

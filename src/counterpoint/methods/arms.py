@@ -1,0 +1,88 @@
+"""The arms of the paper's Figure 2a as a dictionary, with the appendix's numbers.
+
+How training ends, by one rule for all and without the environment: an arm that has a model of the dynamics keeps the
+checkpoint with the best return of rollouts inside that model; PETS, which learns nothing but a model, keeps the one
+that held-out rows like best; D3QN on the logged rows and BCQ have nothing to roll out in, so theirs is the last
+checkpoint of a schedule of fixed length whose learning rate falls to zero.
+"""
+
+from dataclasses import replace
+
+from counterpoint.dynamics.deterministic import Deterministic
+from counterpoint.dynamics.gaussian import GaussianDynamics
+from counterpoint.dynamics.mixture import MixtureDynamics
+from counterpoint.methods.general import LEARNER, General
+from counterpoint.nets.training import Schedule
+from counterpoint.policies.base import PolicyLearner
+from counterpoint.policies.bcq import BCQ
+from counterpoint.policies.d3qn import D3QN
+from counterpoint.policies.pets import PETS, Planner
+from counterpoint.policies.steve import MVE, STEVE
+from counterpoint.scm.bicogan import BiCoGAN
+from counterpoint.simulation.selection import Rollouts
+
+CTRL_G, CTRL_G_BICOGAN = "CTRL_g, default SCM", "CTRL_g, BiCoGAN"
+PAPER_NAMES = {CTRL_G: "CTRL_g", CTRL_G_BICOGAN: "CTRL_g"}
+"""What the paper calls an arm, where its name is another."""
+
+QUICK_LEARNER = D3QN((128, 128), Schedule(steps=3000, check_every=500, rate="linear", log_every=250), batch=128)
+"""For a laptop."""
+
+SMALL_BICOGAN = BiCoGAN(
+    generator_hidden=(50, 100, 150, 150),
+    encoder_hidden=(150, 150, 100, 50),
+    discriminator_hidden=(150, 150, 100, 50),
+    training=replace(BiCoGAN().training, schedule=Schedule(steps=1000)),
+)
+"""The paper's BiCoGAN at a quarter of its widths and a third of its length, for a laptop."""
+
+
+def unselected(learner: D3QN) -> D3QN:
+    """The same learning, kept to its end: for an arm that has no model to choose a checkpoint in."""
+    return replace(learner, schedule=replace(learner.schedule, check_every=0))
+
+
+def paper_arms(learner: D3QN = LEARNER) -> dict[str, PolicyLearner]:
+    """Every arm of Figure 2a, CTRL_g twice: with the paper's SCM and with the default one.
+
+    Base-D, Base-S and Base-M differ from CTRL_g in the model, which imagines the rows and chooses the checkpoint.
+    """
+    return {
+        "D3QN": unselected(learner),
+        "Base-D": General(Deterministic(), learner=learner),
+        "Base-S": General(GaussianDynamics(), learner=learner),
+        "Base-M": General(MixtureDynamics(), learner=learner),
+        CTRL_G_BICOGAN: General(BiCoGAN(), learner=learner),
+        CTRL_G: General(learner=learner),
+        "BCQ": BCQ(learner=unselected(learner)),
+        "PETS": PETS(),
+        "STEVE": STEVE(learner=learner),
+    }
+
+
+def named_arms(learner: D3QN = LEARNER) -> dict[str, PolicyLearner]:
+    """The same arms, and MVE, under names that are easily typed."""
+    short = {CTRL_G: "ctrl-g", CTRL_G_BICOGAN: "ctrl-g-bicogan"}
+    arms = {short.get(name, name.lower()): arm for name, arm in paper_arms(learner).items()}
+    return {**arms, "mve": MVE(learner=learner)}
+
+
+def quick_arms() -> dict[str, PolicyLearner]:
+    """The same arms with smaller networks, shorter training and a shorter-sighted planner: minutes on two cores."""
+    small = Rollouts(starts=8)
+    width = (100, 100)
+    arms = {
+        "Base-D": Deterministic(hidden=width),
+        "Base-S": GaussianDynamics(hidden=width),
+        "Base-M": MixtureDynamics(hidden=width),
+        CTRL_G_BICOGAN: SMALL_BICOGAN,
+        CTRL_G: General().model,
+    }
+    planner = Planner(horizon=15, candidates=20, elites=4, iterations=2)
+    return {
+        "D3QN": unselected(QUICK_LEARNER),
+        **{name: General(model, learner=QUICK_LEARNER, selection=small) for name, model in arms.items()},
+        "BCQ": BCQ(learner=unselected(QUICK_LEARNER)),
+        "PETS": PETS(replace(PETS().model, ensemble=3), particles=3, planner=planner),
+        "STEVE": STEVE(dynamics=2, rewards=2, q_functions=2, learner=QUICK_LEARNER, selection=small),
+    }
