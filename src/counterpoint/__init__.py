@@ -1,54 +1,55 @@
 """Counterpoint: structural causal models, counterfactual rows and policies from logged decisions."""
 
 from counterpoint.counterfactual import Augmenter
-from counterpoint.data.jobs import Job
+from counterpoint.data.dataframe import from_dataframe
+from counterpoint.data.jobs import Job, Origin
 from counterpoint.data.spaces import Box, Discrete
 from counterpoint.data.storage import read, write
-from counterpoint.data.tables import from_dataframe
 from counterpoint.data.transitions import Transitions, concatenate
+from counterpoint.dynamics.deterministic import Deterministic
+from counterpoint.dynamics.gaussian import GaussianDynamics
+from counterpoint.dynamics.mixture import MixtureDynamics
 from counterpoint.dynamics.outcome import Outcome
 from counterpoint.errors import CounterpointError
-from counterpoint.evaluation.rollout import evaluate
+from counterpoint.evaluation.true_return import evaluate
 from counterpoint.library import load
+from counterpoint.methods.arms import paper_arms
 from counterpoint.methods.general import General
+from counterpoint.nets.laws import Gaussian, Mixture, SkewedSpline, Spline
+from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Monitor, Schedule
+from counterpoint.policies.base import Policy, PolicyLearner
+from counterpoint.policies.bcq import BCQ
 from counterpoint.policies.d3qn import D3QN
-from counterpoint.scm.auto import Auto
+from counterpoint.policies.pets import PETS, Planner
+from counterpoint.policies.steve import MVE, STEVE
+from counterpoint.runs import Run
+from counterpoint.scm.auto import Auto, Candidate, Choice
 from counterpoint.scm.bicogan import BiCoGAN, ConditionalBiCoGAN
+from counterpoint.scm.bicogan_networks import Adversarial
 from counterpoint.scm.checks import check
 from counterpoint.scm.density import DensitySCM, location_scale
+from counterpoint.scm.mixed import Mixed
+from counterpoint.simulation.gym import SCMEnv
+from counterpoint.simulation.models import Fresh, ModelSimulator, Own, Pool
+from counterpoint.simulation.rollout import Rollout, TaskSimulator
+from counterpoint.simulation.selection import Rollouts
+from counterpoint.simulation.trials import random_policy, simulate, trial_subset
+from counterpoint.tasks.base import KnownSCM, Task
 from counterpoint.tasks.cartpole import CartPole
-from counterpoint.tasks.simulate import random_policy, simulate, trial_subset
+from counterpoint.tasks.hiv import HIV, HIVResponse
+from counterpoint.tasks.tumour import Tumour, TumourResponse
 from counterpoint.version import VERSION
 
 __version__ = VERSION
 
 __all__ = [
-    "D3QN",
-    "Augmenter",
-    "Auto",
-    "BiCoGAN",
-    "Box",
-    "CartPole",
-    "ConditionalBiCoGAN",
-    "CounterpointError",
-    "DensitySCM",
-    "Discrete",
-    "General",
-    "Job",
-    "Monitor",
-    "Outcome",
-    "Schedule",
-    "Transitions",
-    "check",
-    "concatenate",
-    "evaluate",
-    "from_dataframe",
-    "load",
-    "location_scale",
-    "random_policy",
-    "read",
-    "simulate",
-    "trial_subset",
-    "write",
-]
+    "BCQ", "D3QN", "HIV", "MVE", "PETS", "STEVE", "Adversarial", "Augmenter", "Auto", "BiCoGAN", "Box", "Candidate",
+    "CartPole", "Choice", "ConditionalBiCoGAN", "CounterpointError", "DensitySCM", "Deterministic", "Discrete", "Fresh",
+    "Gaussian", "GaussianDynamics", "General", "HIVResponse", "Job", "KnownSCM", "Likelihood", "Mixed", "Mixture",
+    "MixtureDynamics", "ModelSimulator", "Monitor", "Origin", "Outcome", "Own", "Planner", "Policy", "PolicyLearner",
+    "Pool", "Rollout", "Rollouts", "Run", "SCMEnv", "Schedule", "SkewedSpline", "Spline", "Task", "TaskSimulator",
+    "Transitions", "Tumour", "TumourResponse", "check", "concatenate", "evaluate", "from_dataframe", "load",
+    "location_scale", "paper_arms", "random_policy", "read", "simulate", "trial_subset", "write",
+]  # fmt: skip
+"""Also the classes that a saved artifact may name: what is exported here loads back."""

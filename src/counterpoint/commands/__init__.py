@@ -1,1 +1,1 @@
-"""The commands; each is a frozen dataclass whose fields are its flags and whose `run` does the work."""
+"""The commands; each is a frozen dataclass whose fields are its flags and whose `execute` does the work."""

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import tyro
 
-from counterpoint.artifacts import write_atomically
-from counterpoint.commands.console import DATA, HELD_OUT, SCM, existing, say
+from counterpoint.artifacts import write_text
+from counterpoint.commands.console import say
 from counterpoint.data import storage
-from counterpoint.library import load_kind
 from counterpoint.report.check_figure import check_figure
-from counterpoint.scm.base import StructuralCausalModel
+from counterpoint.runs import Run
 from counterpoint.scm.findings import draw
 
 
@@ -22,17 +21,17 @@ class CheckScm:
     run: tyro.conf.Positional[Path]
     """Run folder with scm/."""
     data: Path | None = None
-    """Table that counterpoint wrote; else the rows that `fit --held-out` kept aside, else the rows of the fit."""
+    """Table that counterpoint wrote; else the run's held-out subjects, else the rows of the fit."""
     seed: int = 0
     """Seed of the rows that are looked at."""
 
     def execute(self) -> None:
-        model = load_kind(self.run / SCM, StructuralCausalModel, "a structural causal model")
-        kept = self.run / HELD_OUT
-        path = self.data or (kept if kept.exists() else self.run / DATA)
-        rows = storage.read(existing(path, "run fit first or name a table with --data"))
-        report = check_figure(draw(model, rows.with_next(), self.seed), self.run / "check.png")
+        run = Run(self.run)
+        model, own = run.scm, run.held_out
+        rows = storage.read(self.data) if self.data else own if len(own) else run.training
+        figure = self.run / "check.png"
+        report = check_figure(draw(model, rows, self.seed), figure)
         text = json.dumps(report.to_json(), indent=2)
-        write_atomically(self.run / "check.json", lambda file: file.write(text.encode()))
+        run.keep("check", lambda path: write_text(path, text), ["scm"])
         say(report.verdict())
-        say(f"\nfigure in {self.run / 'check.png'}, numbers in {self.run / 'check.json'}")
+        say(f"\nfigure in {figure}, numbers in {run.path('check')}")

@@ -1,6 +1,5 @@
-"""What the commands share: progress bars, tables on the terminal, and run folders."""
+"""What the commands share: progress bars and tables on the terminal."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,16 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from counterpoint import artifacts
-from counterpoint.errors import CounterpointError
-from counterpoint.library import CLASSES, load
 from counterpoint.nets.training import Monitor
-from counterpoint.tasks.base import Task
 
 CONSOLE = Console(soft_wrap=True)
-DATA, HELD_OUT, AUGMENTED = "data.parquet", "held_out.parquet", "augmented.parquet"
-TASK, TASK_FILE, SCM, POLICY = "task", "task.json", "scm", "policy"
-"""Where things lie in a run folder."""
 
 
 @dataclass(frozen=True)
@@ -67,36 +59,3 @@ def show(rows: Sequence[Mapping[str, Any]], title: str) -> None:
 
 def say(text: str) -> None:
     CONSOLE.print(text, highlight=False, markup=False)
-
-
-def save_task(task: Task, run: Path) -> None:
-    """A simulator goes into task.json, so that later commands know what the rows are worth."""
-    text = json.dumps(artifacts.encode(task), indent=2)
-    artifacts.write_atomically(run / TASK_FILE, lambda file: file.write(text.encode()))
-
-
-def load_task(run: Path) -> Task:
-    """The run's task: a simulator from task.json or one learned by `fit`."""
-    if (run / TASK_FILE).exists():
-        try:
-            task = artifacts.decode(json.loads((run / TASK_FILE).read_text()), CLASSES)
-        except ValueError:
-            raise CounterpointError(f"'{run / TASK_FILE}' is not JSON; run simulate again") from None
-        if not isinstance(task, Task):
-            raise CounterpointError(f"'{run / TASK_FILE}' does not hold a task; run simulate again")
-        return task
-    if (run / TASK).exists():
-        return load(run / TASK)
-    raise CounterpointError(f"'{run}' has no task; run simulate or fit with this --run first")
-
-
-def ready(run: Path) -> Path:
-    """The run folder, made where it is missing."""
-    run.mkdir(parents=True, exist_ok=True)
-    return run
-
-
-def existing(path: Path, hint: str) -> Path:
-    if not path.exists():
-        raise CounterpointError(f"'{path}' does not exist; {hint}")
-    return path

@@ -12,19 +12,19 @@ from counterpoint.artifacts import recipe_hash
 from counterpoint.commands.console import Saving, say, show, watching
 from counterpoint.data.jobs import Job
 from counterpoint.errors import CounterpointError
-from counterpoint.evaluation.rollout import evaluate_many, returns
 from counterpoint.evaluation.statistics import iqm
+from counterpoint.evaluation.true_return import evaluate_many, returns
+from counterpoint.methods.arms import CTRL_G, SMALL_BICOGAN
 from counterpoint.methods.general import General
-from counterpoint.methods.paper import CTRL_G, SMALL_BICOGAN
 from counterpoint.nets.training import Schedule
 from counterpoint.policies.base import Learned, PolicyLearner
 from counterpoint.policies.d3qn import D3QN
 from counterpoint.report.figures import demo_figure
-from counterpoint.report.tables import provenance, write_csv, write_json
+from counterpoint.report.results import provenance, write_csv, write_json
 from counterpoint.scm.density import DensitySCM
 from counterpoint.seeding import derive, generator
+from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks.cartpole import CartPole
-from counterpoint.tasks.simulate import random_policy, simulate
 
 
 def arms(length: float) -> dict[str, PolicyLearner]:
@@ -70,7 +70,7 @@ class Demo:
             raise CounterpointError(f"{self.seeds} data sets show nothing; set --seeds to 1 or more")
         task = CartPole()
         jobs = [self._job(task, i) for i in range(self.seeds)]
-        say(f"{self.seeds} data sets of {len(jobs[0].data)} rows each; three methods; true returns of at most 500\n")
+        say(f"{self.seeds} data sets of {len(jobs[0].data)} rows; three methods; returns up to {task.ceiling:g}\n")
         rows: list[dict[str, Any]] = []
         with watching(self.run, self.saving) as monitor:
             for name, learner in arms(self.length).items():
@@ -98,7 +98,7 @@ class Demo:
         write_csv(rows, self.run / "results.csv")
         settings = {"trials": self.trials, "seeds": self.seeds, "seed": self.seed, "length": self.length}
         write_json({**settings, **provenance()}, self.run / "settings.json")
-        demo_figure(rows, self.run / "returns.png", random_return=self._random_return(task))
+        demo_figure(rows, self.run / "returns.png", random_return=self._random_return(task), ceiling=task.ceiling)
         say("")
         show(table, f"return of {self.evaluation_trials} episodes, over {self.seeds} data sets of {self.trials} trials")
         say(f"every seed in {self.run / 'results.csv'}, figure in {self.run / 'returns.png'}, policies beside them")
@@ -111,7 +111,7 @@ class Demo:
         random = generator(self.seed, "random policy")
         count = 100
 
-        def act(state: torch.Tensor) -> torch.Tensor:
+        def act(state: torch.Tensor, theta: torch.Tensor) -> torch.Tensor:
             return task.actions.sample(count, random)[None]
 
-        return float(returns(act, task.at_evaluation(), 1, count, self.seed, 500).mean())
+        return float(returns(act, task.at_evaluation(), 1, count, self.seed).mean())

@@ -20,7 +20,7 @@ from counterpoint.experiments.grid import Grid
 from counterpoint.experiments.runner import Ran, run
 from counterpoint.experiments.sd import quick_sd, sd, sd_comparisons
 from counterpoint.experiments.summary import levels, write_summary
-from counterpoint.methods.behaviour import WANDERING
+from counterpoint.methods.behaviour import RANDOM_ACTION_SHARE
 
 Experiment = Literal["sd", "sd-nonrandom", "ablations"]
 Executors = (
@@ -49,7 +49,7 @@ class Reproduce:
     """Some of the methods; all where none is named."""
     trials: tuple[int, ...] = ()
     """Logged trials a data set has, other sizes than the experiment's."""
-    wandering: float = WANDERING
+    random_action_share: float = RANDOM_ACTION_SHARE
     """Share of random actions in the logs of sd-nonrandom; with few of them, logs hold no failures to learn from."""
     device: str = "auto"
     """cpu, cuda or auto."""
@@ -83,13 +83,13 @@ class Reproduce:
 
     def _logged(self, grid: Grid) -> Grid:
         """The grid with other logs, where the options ask for them."""
-        if not 0 <= self.wandering <= 1:
-            raise CounterpointError(f"a share of {self.wandering} random actions is not possible; use 0 to 1")
+        if not 0 <= self.random_action_share <= 1:
+            raise CounterpointError(f"a share of {self.random_action_share} random actions is not possible; use 0 to 1")
         most = grid.protocol.logged_trials
         for trials in self.trials:
             if not 1 <= trials <= most:
                 raise CounterpointError(f"a log has 1 to {most} trials, not {trials}; choose --trials in between")
-        protocol = replace(grid.protocol, wandering=self.wandering)
+        protocol = replace(grid.protocol, random_action_share=self.random_action_share)
         return replace(grid, trials=tuple(dict.fromkeys(self.trials)) or grid.trials, protocol=protocol)
 
     def _on_gpu(self) -> bool:
@@ -104,7 +104,8 @@ class Reproduce:
         failures = [each.row() for each in ran.failures]
         paper = "" if self.experiment == "ablations" else grid.behaviour
         if ran.rows:
-            page = write_summary(grid.name, ran.rows, comparisons, self.out, failures, paper)
+            ceiling = next(iter(grid.arms.values())).task.ceiling
+            page = write_summary(grid.name, ran.rows, comparisons, self.out, failures, paper, ceiling)
             show([{k: row[k] for k in ("method", "trials", "seeds", "estimate", "low", "high")}
                   for row in levels(ran.rows)], "interquartile mean return with 95% interval")  # fmt: skip
             say(f"every cell in {self.out / grid.name}.csv, statistics in {page}")

@@ -2,22 +2,54 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from counterpoint.commands.console import DATA, ready, save_task, say
-from counterpoint.data import storage
+import tyro
+
+from counterpoint.commands.console import say
 from counterpoint.methods.behaviour import trained_behaviour
+from counterpoint.runs import Run
+from counterpoint.simulation.trials import random_policy, simulate
+from counterpoint.tasks import hiv, tumour
+from counterpoint.tasks.base import KnownSCM
 from counterpoint.tasks.cartpole import CartPole
-from counterpoint.tasks.simulate import random_policy, simulate
+
+
+@dataclass(frozen=True)
+class Patients:
+    """How many patients, each with a response of its own; 0 for one typical patient."""
+
+    patients: int = 0
+    """Patients that differ in their response."""
+    patients_seed: int = 0
+    """Seed of their responses."""
+
+
+class TumourPatients(Patients):
+    def task(self) -> KnownSCM:
+        some = self.patients > 0
+        return tumour.Tumour(tumour.population(self.patients, self.patients_seed)) if some else tumour.Tumour()
+
+
+class HIVPatients(Patients):
+    def task(self) -> KnownSCM:
+        return hiv.HIV(hiv.population(self.patients, self.patients_seed)) if self.patients > 0 else hiv.HIV()
+
+
+Simulator = (
+    Annotated[CartPole, tyro.conf.subcommand("cartpole", description="the paper's; the default")]
+    | Annotated[TumourPatients, tyro.conf.subcommand("tumour", description="chemotherapy and radiotherapy")]
+    | Annotated[HIVPatients, tyro.conf.subcommand("hiv", description="two drugs, six log states")]
+)
 
 
 @dataclass(frozen=True)
 class Simulate:
-    """Log trials of noisy CartPole, as the paper's data set SD. Writes data.parquet and task.json into the run."""
+    """Log trials in a simulator, by default the paper's data set SD. Writes data, split and task into the run."""
 
     run: Path
     """Run folder."""
-    task: CartPole = CartPole()
+    task: Simulator = CartPole()
     """The simulator."""
     trials: int = 250
     """Trials; the paper's subsets are the first 50, 100, … 250."""
@@ -27,12 +59,16 @@ class Simulate:
     """Who acts: uniform random actions, or a policy trained for ten episodes (paper, appendix D)."""
     stop_at_failure: bool = False
     """End a trial at its first failure; the paper logs all steps."""
+    held_out: float = 0.0
+    """Share of the subjects that no later step learns from; decided here, once."""
     seed: int = 0
     """Seed of everything random."""
 
     def execute(self) -> None:
-        policy = random_policy(self.task) if self.behaviour == "random" else trained_behaviour(self.task, self.seed)
-        data = simulate(self.task, policy, self.trials, self.steps, self.seed, self.stop_at_failure)
-        storage.write(data, ready(self.run) / DATA)
-        save_task(self.task, self.run)
-        say(f"{len(data)} rows of {self.trials} trials in {self.run / DATA}")
+        task = self.task.task() if isinstance(self.task, TumourPatients | HIVPatients) else self.task
+        policy = random_policy(task) if self.behaviour == "random" else trained_behaviour(task, self.seed)
+        data = simulate(task, policy, self.trials, self.steps, self.seed, self.stop_at_failure)
+        run = Run(self.run)
+        run.start(data, self.held_out, self.seed)
+        run.keep_task(task)
+        say(f"{len(data)} rows of {self.trials} trials in {run.path('data')}")

@@ -2,23 +2,34 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import tyro
 
-from counterpoint.commands.console import AUGMENTED, DATA, POLICY, Saving, existing, load_task, say, watching
-from counterpoint.data import storage
+from counterpoint.commands.console import Saving, say, watching
+from counterpoint.data.jobs import Job
+from counterpoint.errors import require
+from counterpoint.methods.arms import named_arms
+from counterpoint.methods.general import LEARNER, General
+from counterpoint.nets.training import Monitor
+from counterpoint.policies.base import Policy
 from counterpoint.policies.d3qn import D3QN
+from counterpoint.runs import Run
+
+Method = Literal["ctrl-g", "ctrl-g-bicogan", "base-d", "base-s", "base-m", "d3qn", "bcq", "pets", "steve", "mve"]
+OWN = "ctrl-g"
+"""The method that learns with the run's own SCM and imagined rows; every other fits what it needs itself."""
 
 
 @dataclass(frozen=True)
 class Train:
-    """Learn a D3QN policy. Reads augmented.parquet if it is there, else data.parquet; writes policy/."""
+    """Learn a policy from the run's training subjects. Writes policy/ into the run folder."""
 
     run: Path
     """Run folder."""
-    real_only: bool = False
-    """Leave the imagined rows out: the paper's D3QN on the original data."""
-    policy: tyro.conf.OmitArgPrefixes[D3QN] = D3QN()
+    method: Method = "ctrl-g"
+    """ctrl-g uses the run's SCM and imagined rows (fit, augment); the others are the paper's baselines."""
+    learner: tyro.conf.OmitArgPrefixes[D3QN] = LEARNER
     seed: int = 0
     """Seed of everything random."""
     device: str = "cpu"
@@ -26,14 +37,23 @@ class Train:
     saving: tyro.conf.OmitArgPrefixes[Saving] = Saving()
 
     def execute(self) -> None:
-        augmented = self.run / AUGMENTED
-        path = (
-            augmented
-            if augmented.exists() and not self.real_only
-            else existing(self.run / DATA, "run simulate or fit first")
+        require(
+            self.method != "pets" or self.learner == LEARNER,
+            "pets plans and learns no Q-network; leave the flags of the Q-network away",
         )
-        data, task = storage.read(path), load_task(self.run)
+        run, parents = Run(self.run), ["data", "split", "task"]
+        parents += ["scm", "augmented"] if self.method == OWN else []
+        for part in parents:
+            run.fingerprint(part)
         with watching(self.run, self.saving) as monitor:
-            policy = self.policy.fit(data, task, self.seed, monitor.stage("policy"), self.device)
-        policy.save(self.run / POLICY)
-        say(f"policy learned on {len(data)} rows of {path.name}, in {self.run / POLICY}")
+            policy = self._learn(run, monitor)
+        run.keep("policy", policy.save, parents)
+        say(f"{self.method} learned on {len(run.training)} logged rows, policy in {run.path('policy')}")
+
+    def _learn(self, run: Run, monitor: Monitor) -> Policy:
+        if self.method != OWN:
+            arm = named_arms(self.learner)[self.method]
+            return arm.fit(run.training, run.task, self.seed, monitor.stage("train"), self.device)
+        model, jobs = run.scm, [Job(run.augmented, self.seed)]
+        method = General(model.recipe, learner=self.learner)
+        return method.learn(jobs, [model], run.task, monitor.stage("train"), self.device)[0].selected

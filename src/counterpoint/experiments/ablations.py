@@ -11,12 +11,12 @@ from typing import get_args
 from counterpoint.counterfactual import Augmenter
 from counterpoint.experiments.grid import Arm, Grid
 from counterpoint.experiments.sd import chosen
+from counterpoint.methods.arms import LEARNER, QUICK_LEARNER, unselected
 from counterpoint.methods.general import General
-from counterpoint.methods.paper import LEARNER, QUICK_LEARNER, unjudged
 from counterpoint.policies.d3qn import D3QN
 from counterpoint.scm.density import default_scm
+from counterpoint.simulation.selection import Rollouts
 from counterpoint.tasks.cartpole import CartPole, NoiseReading
-from counterpoint.worlds import Rollouts
 
 REFERENCE = "reference"
 LENGTHS = (750, 1500, 3000, 6000, 12000)
@@ -31,7 +31,7 @@ def ablations(seeds: int = 20, methods: Sequence[str] = (), pack_size: int = 0) 
 
 def quick_ablations(seeds: int = 3, methods: Sequence[str] = (), pack_size: int = 0) -> Grid:
     """Small networks, a few seeds, 50 trials."""
-    arms = ablation_arms(General(learner=QUICK_LEARNER, rollouts=Rollouts(starts=8)), (750, 1500, 3000))
+    arms = ablation_arms(General(learner=QUICK_LEARNER, selection=Rollouts(starts=8)), (750, 1500, 3000))
     return Grid("ablations-quick", chosen(arms, methods), (50,), tuple(range(seeds)), pack_size=pack_size)
 
 
@@ -55,18 +55,18 @@ def ablation_arms(reference: General, lengths: Sequence[int]) -> dict[str, Arm]:
         **{f"alternatives: {count}": Augmenter(alternatives=count) for count in (1, 2, 5)},
     }
     return {
-        REFERENCE: Arm(reference),
-        **{name: Arm(replace(reference, learner=each)) for name, each in learners.items()},
-        **{name: Arm(replace(reference, augmenter=each)) for name, each in augmenters.items()},
-        "judge: one network's share of episodes": Arm(replace(reference, rollouts=_share(reference))),
-        "SCM: one network": Arm(replace(reference, model=default_scm(ensemble=1))),
+        REFERENCE: Arm(reference, CartPole()),
+        **{name: Arm(replace(reference, learner=each), CartPole()) for name, each in learners.items()},
+        **{name: Arm(replace(reference, augmenter=each), CartPole()) for name, each in augmenters.items()},
+        "selection: one network's share of episodes": Arm(replace(reference, selection=_share(reference)), CartPole()),
+        "SCM: one network": Arm(replace(reference, model=default_scm(ensemble=1)), CartPole()),
         **_reading_arms(reference),
     }
 
 
 def _share(reference: General) -> Rollouts:
-    """As many episodes in all as a model of one network is judged by, spread over the members."""
-    return replace(reference.rollouts, starts=max(reference.rollouts.starts // default_scm().ensemble, 1))
+    """As many episodes in all as a model of one network is tried in, spread over the members."""
+    return replace(reference.selection, starts=max(reference.selection.starts // default_scm().ensemble, 1))
 
 
 def _of_length(learner: D3QN, steps: int) -> D3QN:
@@ -81,5 +81,5 @@ def _reading_arms(reference: General) -> dict[str, Arm]:
     for reading in READINGS:
         task = CartPole(noise_reading=reading)
         arms[f"noise reading: {reading}, CTRL_g"] = Arm(reference, task)
-        arms[f"noise reading: {reading}, D3QN"] = Arm(unjudged(reference.learner), task)
+        arms[f"noise reading: {reading}, D3QN"] = Arm(unselected(reference.learner), task)
     return arms

@@ -15,24 +15,24 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from counterpoint.artifacts import encode, recipe_hash
-from counterpoint.data.jobs import Job
+from counterpoint.artifacts import encode, recipe_hash, write_text
+from counterpoint.data.jobs import NO_THETA, Job
 from counterpoint.data.transitions import Transitions
 from counterpoint.dynamics.deterministic import Deterministic
 from counterpoint.errors import CounterpointError
-from counterpoint.evaluation.counterfactual_error import CounterfactualError, judge, questions
-from counterpoint.nets.density import Mixture, Spline
+from counterpoint.evaluation.counterfactual_error import CounterfactualError, questions, score
+from counterpoint.nets.laws import Mixture, Spline
 from counterpoint.report.heatmap import counterfactual_errors
-from counterpoint.report.tables import markdown_table, provenance, read_csv, require_columns, write_csv, write_json
+from counterpoint.report.results import markdown_table, provenance, read_csv, require_columns, write_csv, write_json
 from counterpoint.scm.auto import Auto
 from counterpoint.scm.bicogan import BiCoGAN, ConditionalBiCoGAN
 from counterpoint.scm.density import DensitySCM, default_scm, location_scale
 from counterpoint.scm.graph import fit_graph
 from counterpoint.seeding import derive, generator
+from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks.base import KnownSCM
 from counterpoint.tasks.cartpole import CartPole
 from counterpoint.tasks.hiv import HIV
-from counterpoint.tasks.simulate import random_policy, simulate
 from counterpoint.tasks.synthetic import PROBLEMS, SIMPSON_SYMPROD, TRIANGLE_NLIN, CausalSet, OneStep, sample
 from counterpoint.tasks.tumour import Tumour
 
@@ -50,10 +50,12 @@ class Copy:
     def fit_many(self, jobs: Sequence[Job], device: str) -> list["Copy"]:
         return [self for _ in jobs]
 
-    def imagine(self, rows: Transitions, action: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor]:
-        return rows.next_state, rows.noise[:, :0]
+    def imagine(
+        self, rows: Transitions, action: Tensor, random: torch.Generator, theta: Tensor = NO_THETA
+    ) -> tuple[Tensor, Tensor]:
+        return rows.next_state[:, None].expand(-1, action.shape[1], -1), rows.noise[:, :0]
 
-    def sample(self, state: Tensor, action: Tensor, random: torch.Generator) -> Tensor:
+    def sample(self, state: Tensor, action: Tensor, random: torch.Generator, theta: Tensor = NO_THETA) -> Tensor:
         return state
 
 
@@ -77,8 +79,7 @@ def methods() -> dict[str, Any]:
 
 def fingerprint(method: str) -> str:
     """A hash of the recipe behind a name, with a letter before it so that a CSV does not give it back as a number."""
-    recipe = methods()[method]
-    return f"r{recipe_hash('copy' if isinstance(recipe, Copy) else recipe)}"
+    return f"r{recipe_hash(methods()[method])}"
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ class Counterfactuals:
                 rows += run_cell(*cell, missing, self.device)
                 write_csv(rows, path, COLUMNS)
             report("cells", number + 1, len(cells))
-        settings = {name: encode(m) if not isinstance(m, Copy) else "copy" for name, m in methods().items()}
+        settings = {name: encode(method) for name, method in methods().items()}
         write_json(
             {"options": encode(self), "methods": settings, **provenance()}, out / "counterfactuals.settings.json"
         )
@@ -179,7 +180,7 @@ def blind(rows: Transitions) -> Transitions:
 
 def _error(model: Any, scm: str, seed: int) -> CounterfactualError:
     test = log(scm, TEST_ROWS, derive(seed, "test"))
-    return judge(model, questions(TASKS[scm], test, seed), seed)
+    return score(model, questions(TASKS[scm], test, seed), seed)
 
 
 def _causal_set_errors(
@@ -215,7 +216,8 @@ def _is(row: Mapping[str, Any], cell: tuple[str, int, str], seed: int) -> bool:
 
 
 def write_pages(rows: Sequence[Mapping[str, Any]], out: Path) -> None:
-    """The Markdown tables and the figures, one a sample size."""
+    """The Markdown tables and the figures, one a sample size, of rows that today's recipes made."""
+    rows = [row for row in rows if row["method"] in methods() and row.get("recipe") == fingerprint(row["method"])]
     text = ["# Counterfactual error against the truth\n", (__doc__ or "").split("\n\n")[1].replace("\n", " "), ""]
     for n in sorted({int(row["n"]) for row in rows}):
         some = [row for row in rows if int(row["n"]) == n]
@@ -227,7 +229,7 @@ def write_pages(rows: Sequence[Mapping[str, Any]], out: Path) -> None:
         text += ["\nFresh noise on the same models, which is what abduction buys:\n", _table(some, "fresh_error")]
         text += ["\nSeconds to fit one seed:\n", _table(some, "seconds")]
         counterfactual_errors(some, out / f"counterfactuals_{n}.png", title=f"Counterfactual error, {n} rows")
-    (out / "counterfactuals.md").write_text("\n".join(text) + "\n")
+    write_text(out / "counterfactuals.md", "\n".join(text) + "\n")
 
 
 def _table(rows: Sequence[Mapping[str, Any]], quantity: str = "error") -> str:

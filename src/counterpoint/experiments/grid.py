@@ -1,23 +1,25 @@
 """A grid of cells, method × number of trials × seed: what there is to run, under which key, on which logs.
 
-A cell is known by a hash of everything that defines it, so that a changed recipe is another cell. Cells of one method
-are learned together, in packs that the grid's definition fixes: neither the executor nor what is already done changes a
-pack, so every executor and every restart gives the same rows.
+A cell is known by a hash of everything that defines it, the code included, so that a changed recipe is another cell.
+Cells of one method are learned together, in packs that the grid's definition fixes: neither the executor nor what is
+already done changes a pack, so every executor and every restart gives the same rows.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
+from pathlib import Path
 from typing import Any, Literal
 
 from counterpoint.artifacts import recipe_hash
 from counterpoint.data.transitions import Transitions
-from counterpoint.methods.behaviour import WANDERING, trained_behaviours, training_recipe
+from counterpoint.methods.behaviour import RANDOM_ACTION_SHARE, trained_behaviours, training_recipe
 from counterpoint.policies.base import PolicyLearner
 from counterpoint.seeding import derive
-from counterpoint.tasks.cartpole import CartPole
-from counterpoint.tasks.simulate import BehaviourPolicy, random_policy, simulate
+from counterpoint.simulation.trials import BehaviourPolicy, random_policy, simulate
+from counterpoint.tasks.base import KnownSCM
 
 Behaviour = Literal["random", "non-random"]
 BEHAVIOUR_BLOCK = 10
@@ -25,12 +27,22 @@ BEHAVIOUR_BLOCK = 10
 depend on which other seeds a grid has."""
 
 
+@cache
+def code_version() -> str:
+    """A hash of the code that makes a cell's numbers: all of the package but what runs, shows and starts the work."""
+    root, total = Path(__file__).parents[1], hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        if path.relative_to(root).parts[0] not in ("experiments", "report", "commands", "cli.py", "library.py"):
+            total.update(path.read_bytes())
+    return total.hexdigest()[:16]
+
+
 @dataclass(frozen=True)
 class Arm:
     """What a method's name stands for."""
 
     learner: PolicyLearner
-    task: CartPole = CartPole()
+    task: KnownSCM
 
 
 @dataclass(frozen=True)
@@ -45,13 +57,13 @@ class Protocol:
     """Episodes each policy is tried in, the same for all policies."""
     evaluation_seed: int = 0
     """Seed of those episodes."""
-    wandering: float = WANDERING
+    random_action_share: float = RANDOM_ACTION_SHARE
     """Share of random actions in a non-random log."""
 
 
 def behaviour_recipe(behaviour: Behaviour, protocol: Protocol) -> list[Any]:
     """What the actions of a log depend on beside the seed; for random ones nothing."""
-    return [behaviour] if behaviour == "random" else [behaviour, protocol.wandering, training_recipe()]
+    return [behaviour] if behaviour == "random" else [behaviour, protocol.random_action_share, training_recipe()]
 
 
 @dataclass(frozen=True)
@@ -69,7 +81,8 @@ class Cell:
     @cached_property
     def key(self) -> str:
         logged = behaviour_recipe(self.behaviour, self.protocol)
-        return recipe_hash(self.arm, logged, self.trials, self.seed, replace(self.protocol, wandering=0.0))
+        protocol = replace(self.protocol, random_action_share=0.0)
+        return recipe_hash(code_version(), self.arm, logged, self.trials, self.seed, protocol)
 
 
 @dataclass(frozen=True)
@@ -116,10 +129,10 @@ class Grid:
 
 
 def logs(
-    task: CartPole, behaviour: Behaviour, seeds: Sequence[int], protocol: Protocol = Protocol()
+    task: KnownSCM, behaviour: Behaviour, seeds: Sequence[int], protocol: Protocol = Protocol()
 ) -> dict[int, Transitions]:
     """The whole log of every seed, without the noise that made it."""
-    behaviours = _behaviours(task, behaviour, seeds, protocol.wandering)
+    behaviours = _behaviours(task, behaviour, seeds, protocol.random_action_share)
     tables = {
         seed: simulate(task, behaviours[seed], protocol.logged_trials, protocol.steps, derive(seed, "data"))
         for seed in seeds
@@ -128,7 +141,7 @@ def logs(
 
 
 def _behaviours(
-    task: CartPole, behaviour: Behaviour, seeds: Sequence[int], wandering: float
+    task: KnownSCM, behaviour: Behaviour, seeds: Sequence[int], random_action_share: float
 ) -> dict[int, BehaviourPolicy]:
     if behaviour == "random":
         return dict.fromkeys(seeds, random_policy(task))
@@ -136,7 +149,7 @@ def _behaviours(
     for first in sorted({seed // BEHAVIOUR_BLOCK * BEHAVIOUR_BLOCK for seed in seeds}):
         block = range(first, first + BEHAVIOUR_BLOCK)
         own = [derive(seed, "behaviour") for seed in block]
-        trained |= dict(zip(block, trained_behaviours(task, own, wandering), strict=True))
+        trained |= dict(zip(block, trained_behaviours(task, own, random_action_share), strict=True))
     return trained
 
 

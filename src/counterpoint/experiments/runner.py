@@ -16,23 +16,35 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from counterpoint.artifacts import device_of, encode, read_tensors, recipe_hash, write_atomically, write_tensors
+from counterpoint.artifacts import device_of, encode, read_tensors, recipe_hash, write_tensors, write_text
 from counterpoint.data.jobs import Job
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError
-from counterpoint.evaluation.rollout import evaluate_many
+from counterpoint.evaluation.true_return import evaluate_many
 from counterpoint.experiments.executors import Executor, Failure, Report, one_thread, silent
-from counterpoint.experiments.grid import Arm, Behaviour, Cell, Grid, Pack, Protocol, behaviour_recipe, logs
+from counterpoint.experiments.grid import (
+    Arm,
+    Behaviour,
+    Cell,
+    Grid,
+    Pack,
+    Protocol,
+    behaviour_recipe,
+    code_version,
+    logs,
+)
 from counterpoint.nets.training import Monitor
 from counterpoint.policies.base import Learned, Policy
-from counterpoint.report.tables import provenance, write_csv, write_json
+from counterpoint.report.results import provenance, write_csv, write_json
 from counterpoint.seeding import derive
-from counterpoint.tasks.cartpole import CartPole
-from counterpoint.tasks.simulate import trial_subset
+from counterpoint.simulation.trials import trial_subset
+from counterpoint.tasks.base import KnownSCM
 
 COLUMNS = ("method", "behaviour", "trials", "seed", "return_selected", "return_last", "seconds")
-LOGGED = ("state", "action", "reward", "next_state", "terminated", "truncated", "subject", "episode", "step")
-Source = tuple[CartPole, Behaviour, Protocol]
+LOGGED = (
+    "state", "action", "reward", "next_state", "terminated", "outcome", "truncated", "subject", "episode", "step",
+)  # fmt: skip
+Source = tuple[KnownSCM, Behaviour, Protocol]
 """What a seed's log depends on beside the seed."""
 
 
@@ -139,24 +151,25 @@ def _learn(arm: Arm, jobs: Sequence[Job], monitor: Monitor, device: str) -> list
     return arm.learner.fit_many(jobs, arm.task, monitor, device)
 
 
-def _returns(policies: Sequence[Policy], task: CartPole, protocol: Protocol) -> list[list[float]]:
+def _returns(policies: Sequence[Policy], task: KnownSCM, protocol: Protocol) -> list[list[float]]:
     trials, seed = protocol.evaluation_trials, protocol.evaluation_seed
-    return evaluate_many(policies, task.at_evaluation(), trials, seed, task.horizon).tolist()
+    return evaluate_many(policies, task.at_evaluation(), trials, seed).tolist()
 
 
 def _orders(packs: Sequence[Pack], folder: Path) -> list[Order]:
     """Every pack with its logs, each log made once and kept for a restart."""
-    wanted: dict[Source, set[int]] = {}
+    wanted: dict[str, tuple[Source, set[int]]] = {}
     for cell in (cell for pack in packs for cell in pack.cells):
-        wanted.setdefault(_source(cell), set()).add(cell.seed)
-    made = {source: _kept_logs(source, sorted(seeds), folder) for source, seeds in wanted.items()}
-    return [Order(pack, {cell.seed: made[_source(cell)][cell.seed] for cell in pack.cells}) for pack in packs]
+        wanted.setdefault(recipe_hash(_source(cell)), (_source(cell), set()))[1].add(cell.seed)
+    made = {key: _kept_logs(source, sorted(seeds), folder) for key, (source, seeds) in wanted.items()}
+    own = lambda cell: made[recipe_hash(_source(cell))][cell.seed]
+    return [Order(pack, {cell.seed: own(cell) for cell in pack.cells}) for pack in packs]
 
 
 def _kept_logs(source: Source, seeds: Sequence[int], folder: Path) -> dict[int, Transitions]:
     """The logs of some seeds, from the folder where it has them."""
     task, behaviour, protocol = source
-    made_by = task, behaviour_recipe(behaviour, protocol), protocol.logged_trials, protocol.steps
+    made_by = code_version(), task, behaviour_recipe(behaviour, protocol), protocol.logged_trials, protocol.steps
     paths = {seed: folder / f"{recipe_hash(*made_by, seed)}.safetensors" for seed in seeds}
     missing = [seed for seed, path in paths.items() if not path.exists()]
     with one_thread():
@@ -166,9 +179,10 @@ def _kept_logs(source: Source, seeds: Sequence[int], folder: Path) -> dict[int, 
     return {seed: made.get(seed) or _read_log(path, task) for seed, path in paths.items()}
 
 
-def _read_log(path: Path, task: CartPole) -> Transitions:
+def _read_log(path: Path, task: KnownSCM) -> Transitions:
     columns: dict[str, Any] = {**read_tensors(path)[0]}
-    return Transitions.logged(**columns, actions=task.actions, state_names=task.state_names)
+    columns |= {name: getattr(task, name) for name in ("actions", "state_names", "outcome_names")}
+    return Transitions.logged(**columns)
 
 
 def _source(cell: Cell) -> Source:
@@ -180,7 +194,7 @@ def _keep(folder: Path, pack: Pack, results: Sequence[dict[str, Any]]) -> None:
     for cell, result in zip(pack.cells, results, strict=True):
         text = json.dumps({"key": cell.key, "method": cell.method, "behaviour": cell.behaviour, "trials": cell.trials,
                            "seed": cell.seed, **result})  # fmt: skip
-        write_atomically(folder / "cells" / f"{cell.key}.json", lambda file, text=text: file.write(text.encode()))
+        write_text(folder / "cells" / f"{cell.key}.json", text)
     for checkpoints in (folder / "checkpoints").glob(f"{pack.key}-*"):
         shutil.rmtree(checkpoints, ignore_errors=True)
 

@@ -4,14 +4,15 @@ from collections.abc import Sequence
 
 from counterpoint.errors import CounterpointError
 from counterpoint.experiments.grid import Arm, Behaviour, Grid
-from counterpoint.methods.paper import CTRL_G, paper_arms, quick_arms
+from counterpoint.methods.arms import CTRL_G, paper_arms, quick_arms
+from counterpoint.tasks.cartpole import CartPole
 
 QUICK_TRIALS, QUICK_SEEDS = (50, 250), 3
 
 
 def sd(behaviour: Behaviour = "random", seeds: int = 20, methods: Sequence[str] = (), pack_size: int = 0) -> Grid:
     """The whole experiment; `methods` picks some of its arms."""
-    arms = {name: Arm(learner) for name, learner in paper_arms().items()}
+    arms = {name: Arm(learner, CartPole()) for name, learner in paper_arms().items()}
     numbers = tuple(range(seeds))
     return Grid(_name(behaviour), chosen(arms, methods), seeds=numbers, behaviour=behaviour, pack_size=pack_size)
 
@@ -20,7 +21,7 @@ def quick_sd(
     behaviour: Behaviour = "random", seeds: int = QUICK_SEEDS, methods: Sequence[str] = (), pack_size: int = 0
 ) -> Grid:
     """Two sizes, a few seeds and small networks."""
-    arms = {name: Arm(learner) for name, learner in quick_arms().items()}
+    arms = {name: Arm(learner, CartPole()) for name, learner in quick_arms().items()}
     name, numbers = f"{_name(behaviour)}-quick", tuple(range(seeds))
     return Grid(name, chosen(arms, methods), QUICK_TRIALS, numbers, behaviour, pack_size=pack_size)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from counterpoint.artifacts import write_atomically
+from counterpoint.artifacts import write_text
 from counterpoint.errors import CounterpointError
 from counterpoint.evaluation.statistics import (
     Interval,
@@ -21,10 +21,10 @@ from counterpoint.evaluation.statistics import (
     paired_difference,
     probability_of_improvement,
 )
-from counterpoint.methods.paper import PAPER_NAMES
+from counterpoint.methods.arms import PAPER_NAMES
 from counterpoint.report.figures import paired_differences, returns_by_size
 from counterpoint.report.paper import paper_returns_by_size
-from counterpoint.report.tables import Row, markdown_table
+from counterpoint.report.results import Row, markdown_table
 
 SELECTED, LAST = "return_selected", "return_last"
 Comparisons = Sequence[tuple[str, str]]
@@ -68,7 +68,13 @@ def selection(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def write_summary(
-    name: str, rows: Sequence[Row], comparisons: Comparisons, out: Path, failures: Sequence[Row] = (), paper: str = ""
+    name: str,
+    rows: Sequence[Row],
+    comparisons: Comparisons,
+    out: Path,
+    failures: Sequence[Row] = (),
+    paper: str = "",
+    ceiling: float | None = None,
 ) -> Path:
     """`<name>.md` and its figures; with `paper`, a behaviour, the paper's own figure is drawn beside ours."""
     if not rows:
@@ -78,12 +84,12 @@ def write_summary(
     if paper:
         figures.append(f"{name}-returns.png")
         returns_by_size(levels(rows, SELECTED, np.mean), _paper_rows(rows, paper), out / figures[-1],
-                        ours_label="ours: mean and 95% interval over seeds")  # fmt: skip
+                        ours_label="ours: mean and 95% interval over seeds", ceiling=ceiling)  # fmt: skip
     if compared:
         figures.append(f"{name}-differences.png")
         paired_differences(compared, out / figures[-1])
     text = "\n\n".join([f"# {name}", *_sections(rows, compared, failures), *(f"![{f}]({f})" for f in figures)])
-    write_atomically(out / f"{name}.md", lambda file: file.write(f"{text}\n".encode()))
+    write_text(out / f"{name}.md", f"{text}\n")
     return out / f"{name}.md"
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from counterpoint.evaluation.statistics import BOOTSTRAP, Bootstrap, Interval, interval, iqm
+from counterpoint.report.results import Row, require_columns
 from counterpoint.report.style import (
     BLUE,
     GREY,
@@ -19,20 +20,14 @@ from counterpoint.report.style import (
     VERMILLION,
     canvas,
     legend_once,
-    method_styles,
     reference_line,
     shared_panels,
-    spread,
 )
-from counterpoint.report.tables import Row, require_columns
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 BAR_COLUMNS = ("method", "trials", "low", "estimate", "high")
-
-CEILING = 500.0
-"""the longest CartPole episode, hence the largest return"""
 
 
 def returns_by_size(
@@ -42,7 +37,7 @@ def returns_by_size(
     *,
     title: str = "Return by number of logged trials: this package beside the paper",
     ours_label: str = "ours: estimate and 95% interval over seeds",
-    ceiling: float = CEILING,
+    ceiling: float | None = None,
 ) -> None:
     """The twin of the paper's Figure 2a: a panel for each of our methods, with the paper's points beside our line.
 
@@ -57,8 +52,10 @@ def returns_by_size(
         panels = shared_panels(figure, lines, -(-len(methods) // lines), len(methods))
         for panel, method in zip(panels, methods, strict=True):
             _returns_panel(panel, method, ours, paper, ours_label)
-            reference_line(panel, ceiling, f"ceiling {ceiling:g}" if method == methods[0] else "")
-            panel.set(ylim=(0, ceiling * 1.06), xticks=sorted({row["trials"] for row in ours}))
+            panel.set(xticks=sorted({row["trials"] for row in ours}))
+            if ceiling is not None:
+                reference_line(panel, ceiling, f"ceiling {ceiling:g}" if method == methods[0] else "")
+                panel.set(ylim=(0, ceiling * 1.06))
         legend_once(figure, panels)
 
 
@@ -96,7 +93,7 @@ def demo_figure(
     *,
     random_return: float | None = None,
     title: str = "Return of each training seed",
-    ceiling: float = CEILING,
+    ceiling: float | None = None,
     bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
     """A dot for each seed (columns method, seed, return) over the interquartile mean and its interval over seeds."""
@@ -106,49 +103,16 @@ def demo_figure(
         axes = figure.subplots()
         for height, method in enumerate(methods):
             _seed_line(axes, height, [float(row["return"]) for row in rows if row["method"] == method], bootstrap)
-        reference_line(axes, ceiling, f"ceiling {ceiling:g}", vertical=True)
+        if ceiling is not None:
+            reference_line(axes, ceiling, f"ceiling {ceiling:g}", vertical=True)
+            axes.set(xlim=(0, ceiling * 1.04))
         if random_return is not None:
             reference_line(axes, random_return, f"random policy {random_return:.0f}", vertical=True)
-        axes.set(ylim=(len(methods) - 0.5, -0.5), xlim=(0, ceiling * 1.04), xlabel="return")
+        axes.set(ylim=(len(methods) - 0.5, -0.5), xlabel="return")
         axes.set_yticks(range(len(methods)), methods)
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
         legend_once(figure, [axes])
-
-
-def learning_curves(
-    rows: Sequence[Row],
-    path: str | os.PathLike[str],
-    *,
-    title: str = "Return during training: mean and 95% interval over seeds",
-    xlabel: str = "gradient steps",
-    ceiling: float | None = CEILING,
-    bootstrap: Bootstrap = BOOTSTRAP,
-) -> None:
-    """A line for each method (columns method, step, return; a row for each seed), named at its right end."""
-    require_columns(rows, ("method", "step", "return"), "learning curves")
-    styles = method_styles(_unique(rows, "method"))
-    with canvas(path, 5.0, title) as figure:
-        axes = figure.subplots()
-        ends = []
-        for method, (colour, line) in styles.items():
-            steps, intervals = _curve([row for row in rows if row["method"] == method], bootstrap)
-            axes.plot(steps, [each.estimate for each in intervals], color=colour, linestyle=line, linewidth=2)
-            axes.fill_between(
-                steps,
-                [each.low for each in intervals],
-                [each.high for each in intervals],
-                color=colour,
-                alpha=0.15,
-                lw=0,
-            )
-            ends.append((steps[-1], intervals[-1].estimate))
-        if ceiling is not None:
-            reference_line(axes, ceiling, f"ceiling {ceiling:g}")
-            axes.set_ylim(0, ceiling * 1.04)
-        axes.set(xlabel=xlabel, ylabel="return")
-        axes.set_xlim(min(row["step"] for row in rows), max(row["step"] for row in rows))
-        _name_ends(axes, ends, styles)
 
 
 def _unique(rows: Sequence[Row], column: str) -> list[Any]:
@@ -227,25 +191,3 @@ def _seed_line(axes: "Axes", height: int, returns: list[float], bootstrap: Boots
         zorder=3,
         label=label,
     )
-
-
-def _curve(rows: Sequence[Row], bootstrap: Bootstrap) -> tuple[list[Any], list[Interval]]:
-    """The steps in order and the mean return at each, with no width where there is one seed."""
-    returns: dict[Any, list[float]] = {}
-    for row in rows:
-        returns.setdefault(row["step"], []).append(float(row["return"]))
-    steps = sorted(returns)
-    return steps, [
-        interval(returns[step], np.mean, bootstrap) if len(returns[step]) > 1 else Interval(*3 * returns[step])
-        for step in steps
-    ]
-
-
-def _name_ends(axes: "Axes", ends: Sequence[tuple[Any, float]], styles: dict[str, tuple[str, str]]) -> None:
-    """Each method's name beside the end of its line, pushed apart where ends are close."""
-    low, high = axes.get_ylim()
-    heights = spread([height for _, height in ends], gap=0.055 * (high - low))
-    for (method, (colour, _)), (step, _), height in zip(styles.items(), ends, heights, strict=True):
-        axes.annotate(
-            method, (step, height), (6, 0), textcoords="offset points", va="center", color=colour, annotation_clip=False
-        )

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from counterpoint.errors import CounterpointError
+from counterpoint.report.results import Row, require_columns
 from counterpoint.report.style import GREY, canvas
-from counterpoint.report.tables import Row, require_columns
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

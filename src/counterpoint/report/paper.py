@@ -11,7 +11,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, Literal
 
-from counterpoint.report.tables import read_csv
+from counterpoint.report.results import read_csv
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from counterpoint.report.tables import replacing
+from counterpoint.artifacts import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,34 +58,6 @@ def canvas(path: str | os.PathLike[str], height: float, title: str) -> Iterator[
         figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
         yield figure
         figure.savefig(temporary, format="png", dpi=150, metadata={"Software": None})
-
-
-def method_styles(methods: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """A colour and a line style for each method, in order; after eight the lines change rather than the colours."""
-    return {
-        method: (PALETTE[number % len(PALETTE)], LINES[number // len(PALETTE) % len(LINES)])
-        for number, method in enumerate(methods)
-    }
-
-
-def spread(positions: Sequence[float], gap: float) -> list[float]:
-    """The positions pushed apart until neighbours are at least `gap` away, in the same order and about the same place.
-
-    Labels that would collide form a block centred on the mean of where its labels want to be.
-    """
-    order = sorted(range(len(positions)), key=lambda index: positions[index])
-    blocks: list[tuple[float, list[int]]] = []
-    for index in order:
-        centre, members = positions[index], [index]
-        while blocks and blocks[-1][0] + gap * (len(blocks[-1][1]) + len(members)) / 2 > centre:
-            members = blocks.pop()[1] + members
-            centre = sum(positions[member] for member in members) / len(members)
-        blocks.append((centre, members))
-    placed = [0.0] * len(positions)
-    for centre, members in blocks:
-        for rank, member in enumerate(members):
-            placed[member] = centre + gap * (rank - (len(members) - 1) / 2)
-    return placed
 
 
 def reference_line(axes: "Axes", value: float, label: str, vertical: bool = False) -> None:

@@ -7,8 +7,7 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,23 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from counterpoint.artifacts import replacing, write_text
 from counterpoint.errors import CounterpointError
 
 Row = Mapping[str, Any]
 INTEGER = re.compile(r"-?(0|[1-9]\d*)")
 NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?(e[+-]?\d+)?|nan|-?inf")
-
-
-@contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary path beside `path` that takes its place when the block ends, and vanishes when the block raises."""
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def require_columns(rows: Sequence[Row], columns: Sequence[str], what: str) -> None:
@@ -86,8 +74,7 @@ def read_csv(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 def write_json(record: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     """Write a record as readable JSON, whole or not at all."""
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps(record, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    write_text(Path(path), json.dumps(record, indent=2, allow_nan=False) + "\n")
 
 
 def hardware() -> dict[str, Any]:
@@ -164,8 +151,11 @@ def _package_version() -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit of the checkout this file is tracked in, "-dirty" when edited; None outside one or without git."""
+    """The commit of the checkout this file is tracked in, "-dirty" when edited; a copy without history is told its own
+    in COUNTERPOINT_COMMIT; None where nobody knows."""
     here = Path(__file__)
+    if "COUNTERPOINT_COMMIT" in os.environ:
+        return os.environ["COUNTERPOINT_COMMIT"]
     try:
         # An installed copy may lie inside some other project's checkout, whose commit would say nothing.
         _git(here.parent, "ls-files", "--error-unmatch", here.name)

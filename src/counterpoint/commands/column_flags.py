@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from counterpoint.data.dataframe import from_dataframe
 from counterpoint.data.storage import read
-from counterpoint.data.tables import from_dataframe
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError
 
@@ -24,8 +24,8 @@ class Columns:
     """Column (or columns) of the action."""
     reward: str = ""
     """Column of the reward."""
-    done: str | None = None
-    """Column that is true where an episode ends with an outcome."""
+    done: tuple[str, ...] = ()
+    """Column that is true where an episode ends with an outcome; several, such as died discharged, are told apart."""
     last: Literal["truncate", "terminal", "drop"] | None = None
     """What a subject's last row means where `done` does not say."""
 

@@ -1,0 +1,209 @@
+"""A run folder that knows where each of its parts came from, and refuses one that does not belong.
+
+    data ── split ──┬── task ──┬── augmented ── policy ── evaluation
+                    └── scm ───┴── check
+
+`run.json` records for every part a fingerprint of its file and the fingerprints of the parts it was made from. A part
+is used only while its own file and all its parents are still what the record says: anything stale, edited or copied in
+from another folder is refused in one line that names the command to run again.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from counterpoint.artifacts import RECIPE, Artifact, decode, encode, read_json, write_text
+from counterpoint.data import storage
+from counterpoint.data.transitions import Transitions
+from counterpoint.errors import CounterpointError
+from counterpoint.library import known, load_kind
+from counterpoint.model import Model
+from counterpoint.policies.base import Policy
+from counterpoint.scm.base import StructuralCausalModel
+from counterpoint.tasks.base import Task
+
+RECORD, FORMAT = "run.json", "counterpoint-run/1"
+
+
+@dataclass(frozen=True)
+class Part:
+    """Where a part lies, and which command makes it."""
+
+    path: str
+    command: str
+
+
+PARTS = {
+    "data": Part("data.parquet", "simulate, or fit with --data"),
+    "split": Part("split.json", "simulate, or fit with --data"),
+    "task": Part("task", "simulate, or fit"),
+    "scm": Part("scm", "fit"),
+    "check": Part("check.json", "check-scm"),
+    "augmented": Part("augmented.parquet", "augment"),
+    "policy": Part("policy", "train"),
+    "evaluation": Part("evaluation.csv", "evaluate"),
+}
+
+
+class Run:
+    """One run folder. Name classes of your own (a task, a recipe) behind it, so that they can be loaded back.
+
+    Example:
+        >>> run = Run("runs/first")  # doctest: +SKIP
+        >>> policy, rows = run.policy, run.held_out  # doctest: +SKIP
+    """
+
+    def __init__(self, folder: Path | str, *classes: type) -> None:
+        self.folder, self.classes = Path(folder), classes
+
+    def path(self, part: str) -> Path:
+        """Where a part lies; a task that is a simulator is a file, a learned one a folder."""
+        path = self.folder / PARTS[part].path
+        return path.with_suffix(".json") if part == "task" and self._record().get(part, {}).get("simulator") else path
+
+    def has(self, part: str) -> bool:
+        """Whether the part is there and belongs."""
+        try:
+            self.fingerprint(part)
+        except CounterpointError:
+            return False
+        return True
+
+    def fingerprint(self, part: str) -> str:
+        """The fingerprint of a part that is there, unchanged, and made from what is here now; else one line."""
+        record, path, again = self._record().get(part), self.path(part), PARTS[part].command
+        if record is None or not path.exists():
+            raise CounterpointError(f"'{self.folder}' has no {part}; run {again} first")
+        if _fingerprint(path) != record["fingerprint"]:
+            raise CounterpointError(f"'{path}' was changed after {RECORD} recorded it; run {again} again")
+        for parent, fingerprint in record["made_from"].items():
+            if self.fingerprint(parent) != fingerprint:
+                raise CounterpointError(
+                    f"'{path}' was made from another {parent} than this run has now; run {again} again"
+                )
+        return record["fingerprint"]
+
+    def keep(
+        self, part: str, write: Callable[[Path], object], parents: Sequence[str] = (), simulator: bool = False
+    ) -> None:
+        """Write a part and record what it was made from; what was made from its predecessor is stale from now on."""
+        made_from = {parent: self.fingerprint(parent) for parent in parents}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / PARTS[part].path
+        path = path.with_suffix(".json") if simulator else path
+        write(path)
+        entry = {
+            "fingerprint": _fingerprint(path),
+            "made_from": made_from,
+            **({"simulator": True} if simulator else {}),
+        }
+        record = {"format": FORMAT, "parts": {**self._record(), part: entry}}
+        write_text(self.folder / RECORD, json.dumps(record, indent=2) + "\n")
+        vars(self).pop("data", None)
+
+    def start(self, data: Transitions, held_out: float | None, seed: int) -> None:
+        """Take in a table and decide, once, which subjects are kept aside; the same table again changes nothing."""
+        if self.has("split") and self.data.fingerprint == data.fingerprint:
+            self.agree(held_out)
+            return
+        share = held_out or 0.0
+        aside = data.split(share, seed)[1].subject.unique().tolist()
+        self.keep("data", lambda path: storage.write(data, path))
+        chosen = json.dumps({"held_out": share, "seed": seed, "subjects": aside})
+        self.keep("split", lambda path: write_text(path, chosen), ["data"])
+
+    def agree(self, held_out: float | None) -> None:
+        """Refuse another split than the run's own."""
+        own = self._split()["held_out"]
+        if held_out is not None and held_out != own:
+            raise CounterpointError(
+                f"'{self.folder}' holds out a share of {own} of its subjects, decided when its data came in;"
+                f" leave --held-out away or start another run for {held_out}"
+            )
+
+    @cached_property
+    def data(self) -> Transitions:
+        """All rows, held-out subjects too."""
+        self.fingerprint("data")
+        return storage.read(self.path("data"))
+
+    @property
+    def training(self) -> Transitions:
+        """The rows of the subjects that may be learned from."""
+        return self.data[~self._aside()]
+
+    @property
+    def held_out(self) -> Transitions:
+        """The rows of the subjects that were kept aside; none where none were."""
+        return self.data[self._aside()]
+
+    @property
+    def task(self) -> Task:
+        """A simulator, or the reward and ends that `fit` learned."""
+        self.fingerprint("task")
+        path = self.path("task")
+        task = load_kind(path, Task, "a task", *self.classes) if path.is_dir() else self._simulator(path)
+        if not isinstance(task, Task):
+            raise CounterpointError(f"'{path}' does not hold a task; run {PARTS['task'].command} again")
+        return task
+
+    @property
+    def scm(self) -> StructuralCausalModel:
+        self.fingerprint("scm")
+        return load_kind(self.path("scm"), StructuralCausalModel, "a structural causal model", *self.classes)
+
+    @property
+    def augmented(self) -> Transitions:
+        self.fingerprint("augmented")
+        return storage.read(self.path("augmented"))
+
+    @property
+    def policy(self) -> Policy:
+        self.fingerprint("policy")
+        return load_kind(self.path("policy"), Policy, "a policy", *self.classes)
+
+    def keep_task(self, task: Task) -> None:
+        """A learned task as an artifact, a simulator as its recipe."""
+        if isinstance(task, Artifact):
+            self.keep("task", task.save, ["data", "split"])
+        else:
+            text = json.dumps(encode(task), indent=2)
+            self.keep("task", lambda path: write_text(path, text), ["data", "split"], simulator=True)
+
+    def keep_model(self, model: Model) -> None:
+        self.keep("scm", model.save, ["data", "split"])
+
+    def _simulator(self, path: Path) -> Any:
+        return decode(read_json(path, "run simulate again"), known(*self.classes))
+
+    def _split(self) -> dict[str, Any]:
+        self.fingerprint("split")
+        return read_json(self.path("split"), f"run {PARTS['split'].command} again")
+
+    def _aside(self) -> torch.Tensor:
+        return torch.isin(self.data.subject, torch.tensor(self._split()["subjects"], dtype=torch.long))
+
+    def _record(self) -> dict[str, Any]:
+        path = self.folder / RECORD
+        if not path.exists():
+            return {}
+        record = read_json(path, "use another folder")
+        if record.get("format") != FORMAT or not isinstance(record.get("parts"), dict):
+            raise CounterpointError(f"'{path}' is not a {FORMAT} record; use another folder")
+        return record["parts"]
+
+
+def _fingerprint(path: Path) -> str:
+    """A hash of a file's bytes; of an artifact's recipe, which carries the hash of its weights."""
+    file = path / RECIPE if path.is_dir() else path
+    try:
+        with file.open("rb") as opened:
+            return hashlib.file_digest(opened, "sha256").hexdigest()[:16]
+    except OSError:
+        raise CounterpointError(f"'{path}' cannot be read; run the command that makes it again") from None
