@@ -12,12 +12,14 @@ from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks import hiv, tumour
 from counterpoint.tasks.base import KnownSCM
 from counterpoint.tasks.cartpole import CartPole
+from counterpoint.tasks.ward import Ward
 
 KNOWN = [
     CartPole(),
     tumour.Tumour(),
     tumour.Tumour(tumour.population(3, 0)),
     hiv.HIV(hiv.population(2, 0)),
+    Ward(),
 ]
 every = pytest.mark.parametrize("task", KNOWN, ids=lambda task: type(task).__name__)
 

@@ -39,6 +39,7 @@ from counterpoint.tasks.base import KnownSCM, Task
 from counterpoint.tasks.cartpole import CartPole
 from counterpoint.tasks.hiv import HIV, HIVResponse
 from counterpoint.tasks.tumour import Tumour, TumourResponse
+from counterpoint.tasks.ward import Ward
 from counterpoint.version import VERSION
 
 __version__ = VERSION
@@ -49,7 +50,7 @@ __all__ = [
     "Gaussian", "GaussianDynamics", "General", "HIVResponse", "Job", "KnownSCM", "Likelihood", "Mixed", "Mixture",
     "MixtureDynamics", "ModelSimulator", "Monitor", "Origin", "Outcome", "Own", "Planner", "Policy", "PolicyLearner",
     "Pool", "Rollout", "Rollouts", "Run", "SCMEnv", "Schedule", "SkewedSpline", "Spline", "Task", "TaskSimulator",
-    "Transitions", "Tumour", "TumourResponse", "check", "concatenate", "evaluate", "from_dataframe", "load",
+    "Transitions", "Tumour", "TumourResponse", "Ward", "check", "concatenate", "evaluate", "from_dataframe", "load",
     "location_scale", "paper_arms", "random_policy", "read", "simulate", "trial_subset", "write",
 ]  # fmt: skip
 """Also the classes that a saved artifact may name: what is exported here loads back."""
