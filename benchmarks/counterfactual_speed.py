@@ -15,10 +15,10 @@ import torch
 
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
-from counterpoint.nets.conditional import Likelihood
+from counterpoint.model import CHUNK
+from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Schedule
-from counterpoint.report.tables import hardware, markdown_table
-from counterpoint.scm.base import CHUNK
+from counterpoint.report.results import hardware, markdown_table
 from counterpoint.scm.density import DensitySCM
 
 ACTIONS = 25

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from counterpoint.data.spaces import Discrete
 from counterpoint.nets.training import Schedule
-from counterpoint.policies.bcq import BCQ, BCQLearner, ConstrainedQ
-from counterpoint.policies.d3qn import D3QN
+from counterpoint.policies.bcq import BCQ, ConstrainedQ, Imitation
+from counterpoint.policies.d3qn import D3QN, DoubleQ, Objective, QLearner
 
 ROWS, STATE, ACTIONS, HIDDEN = 32, 4, 6, (16, 16)
 THRESHOLD, PENALTY, DISCOUNT = 0.3, 0.5, 0.97
@@ -47,7 +47,7 @@ def batch() -> dict[str, Tensor]:
         "action": (rows * 7) % ACTIONS,
         "reward": wave(ROWS, phase=0.5, size=2.0),
         "next_state": wave(ROWS, STATE, phase=0.9),
-        "goes_on": (rows % 5 != 0).float(),
+        "not_terminated": (rows % 5 != 0).float(),
         "imagined": torch.zeros(ROWS, dtype=torch.bool),
     }
 
@@ -55,17 +55,23 @@ def batch() -> dict[str, Tensor]:
 NETWORKS = {"q": layers(0.2), "target": layers(1.2), "behaviour": layers(2.2)}
 
 
+def learner(penalty: float = PENALTY, discount: float = DISCOUNT) -> QLearner:
+    """BCQ on this batch, with these weights."""
+    recipe = BCQ(THRESHOLD, penalty, D3QN(hidden=HIDDEN, schedule=Schedule(steps=1)))
+    objective = Objective(Discrete.one_hot(ACTIONS), DoubleQ(discount), Imitation(penalty))
+    online = recipe.build(STATE, ACTIONS, 1)
+    made = QLearner(online, recipe.build, [batch()], recipe.learner, objective, None)
+    for network, name in ((made.online, "q"), (made.target, "target")):
+        fill(network, NETWORKS[name], NETWORKS["behaviour"])
+    return made
+
+
 def ours(penalty: float = PENALTY) -> dict[str, Any]:
     """Losses of one update and the greedy actions in the batch's states."""
-    recipe = BCQ(THRESHOLD, penalty, D3QN(hidden=HIDDEN, schedule=Schedule(steps=1)))
-    actions, table = Discrete.one_hot(ACTIONS), batch()
-    online = recipe.network(STATE, ACTIONS, 1)
-    learner = BCQLearner(online, recipe, [table], DISCOUNT, actions, None)
-    for network, name in ((learner.online, "q"), (learner.target, "target")):
-        fill(network, NETWORKS[name], NETWORKS["behaviour"])
-    greedy = learner.online(table["state"][None])[0].argmax(-1)
-    losses = learner.update({"rows": torch.arange(ROWS)[None]})
-    return {"value": float(losses["loss"]), "imitation": float(losses["imitation"]), "greedy": greedy.tolist()}
+    bcq = learner(penalty)
+    greedy = bcq.online(bcq.state)[0].argmax(-1)
+    losses = bcq.update({"rows": torch.arange(ROWS)[None]})
+    return {"value": float(losses["loss"]), "imitation": float(losses["penalty"]), "greedy": greedy.tolist()}
 
 
 @torch.no_grad()
@@ -77,8 +83,7 @@ def fill(network: ConstrainedQ, q: Layers, behaviour: Layers) -> None:
         for layer, (weight, offset) in zip(net.layers[::2], source, strict=True):
             layer.weight.copy_(weight[None])
             layer.bias.copy_(offset[None, None])
-    network.state_mean.zero_()
-    network.state_scale.fill_(1.0)
+    network.states.take(torch.zeros(1, 1, STATE), torch.ones(1, 1, STATE))
 
 
 def theirs() -> dict[str, Any]:
@@ -104,7 +109,7 @@ def theirs() -> dict[str, Any]:
         next_observations=rows["next_state"],
         next_actions=rows["action"][:, None],
         returns_to_go=ones,
-        terminals=1 - rows["goes_on"][:, None],
+        terminals=1 - rows["not_terminated"][:, None],
         intervals=ones,
         device="cpu",
     )

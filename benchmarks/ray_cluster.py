@@ -27,8 +27,9 @@ from counterpoint.experiments.runner import Ran, run
 from counterpoint.nets.training import Monitor, Schedule
 from counterpoint.policies.base import Learned, PolicyLearner
 from counterpoint.policies.d3qn import D3QN
-from counterpoint.report.tables import markdown_table, provenance
+from counterpoint.report.results import markdown_table, provenance
 from counterpoint.tasks.base import Task
+from counterpoint.tasks.cartpole import CartPole
 
 LEARNER = D3QN((64, 64), Schedule(steps=1500, rate="linear"), batch=64)
 
@@ -56,9 +57,8 @@ class Noted(PolicyLearner):
 
 
 def grid(notes: Path, seeds: int = 5) -> Grid:
-    return Grid(
-        "ray", {"D3QN": Arm(Noted(str(notes)))}, (20, 50), tuple(range(seeds)), pack_size=1, protocol=Protocol(50)
-    )
+    arms = {"D3QN": Arm(Noted(str(notes)), CartPole())}
+    return Grid("ray", arms, (20, 50), tuple(range(seeds)), pack_size=1, protocol=Protocol(50))
 
 
 def events(notes: Path) -> list[dict[str, str]]:

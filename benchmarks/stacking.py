@@ -11,17 +11,19 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from counterpoint.data.jobs import Job
 from counterpoint.experiments.grid import logs
-from counterpoint.methods.paper import LEARNER, unjudged
+from counterpoint.methods.arms import unselected
+from counterpoint.methods.general import LEARNER
 from counterpoint.nets import learner
-from counterpoint.report.tables import markdown_table, provenance
+from counterpoint.report.results import markdown_table, provenance
+from counterpoint.simulation.trials import trial_subset
 from counterpoint.tasks.cartpole import CartPole
-from counterpoint.tasks.simulate import trial_subset
 
 TASK = CartPole()
 SIZES = (50, 100, 150, 200, 250)
@@ -36,7 +38,7 @@ def grid_jobs(members: int) -> list[Job]:
 
 def fit_seconds(jobs: Sequence[Job], steps: int, device: str, stacked: bool) -> float:
     """The wall time of fitting every job for some updates."""
-    learner = unjudged(replace(LEARNER, schedule=replace(LEARNER.schedule, steps=steps)))
+    learner = unselected(replace(LEARNER, schedule=replace(LEARNER.schedule, steps=steps)))
     begun = time.perf_counter()
     for some in [jobs] if stacked else [[job] for job in jobs]:
         learner.fit_many(some, TASK, device=device)
@@ -75,12 +77,12 @@ def on_gpu(members: int) -> list[dict[str, Any]]:
         row("cuda", "stacked", jobs, (500, 3000), stacked=True),
         row("cuda", "one by one", few, (500, 3000), stacked=False),
     ]
-    eager, learner.EAGER_STEPS = learner.EAGER_STEPS, 10**9
+    graphs, learner.Replayed = learner.Replayed, partial(learner.Replayed, eager=10**9)
     rows += [
         row("cuda", "stacked, without graph", jobs, (100, 500), stacked=True),
         row("cuda", "one by one, without graph", few[:2], (100, 500), stacked=False),
     ]
-    learner.EAGER_STEPS = eager
+    learner.Replayed = graphs
     return rows
 
 

@@ -19,9 +19,9 @@ from counterpoint.data.transitions import Transitions
 from counterpoint.nets.learner import Stepper
 from counterpoint.nets.optimizers import flushing_denormals
 from counterpoint.nets.stacked import initialise
-from counterpoint.policies.d3qn import D3QN, QLearner, table
+from counterpoint.policies.d3qn import D3QN, QLearner, greedy_by, table
+from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks.cartpole import CartPole
-from counterpoint.tasks.simulate import random_policy, simulate
 
 HIDDEN, BATCH, SECONDS, ROUNDS = (256, 256), 32, 2.0, 3
 
@@ -39,9 +39,9 @@ def rate(update: Callable[[], object], updates: int) -> float:
 def ours(data: Transitions, members: int) -> Callable[[], object]:
     """Fifty updates of every member, drawing the minibatches included."""
     task, how = CartPole(), D3QN(hidden=HIDDEN, batch=BATCH)
-    network = how.network(4, 11, members)
+    network = how.build(4, 11, members)
     initialise(network, range(members))
-    learner = QLearner(network, how.network, [table(data)] * members, how, task.discount, task.actions, None)
+    learner = QLearner(network, how.build, [table(Job(data))] * members, how, greedy_by(task), None)
     stepper, randoms = Stepper(learner), [torch.Generator().manual_seed(k) for k in range(members)]
 
     def fifty() -> None:
@@ -103,7 +103,7 @@ def products(members: int) -> Callable[[], object]:
 def main() -> None:
     torch.set_num_threads(1)
     task = CartPole()
-    data = Job(simulate(task, random_policy(task), 50, 20, seed=0)).data
+    data = simulate(task, random_policy(task), 50, 20, seed=0)
     runs = {f"counterpoint K={k}": (ours(data, k), 50 * k) for k in (1, 4, 16)}
     runs |= {f"matrix products K={k}": (products(k), 50 * k) for k in (1, 4, 16)}
     runs["d3rlpy DoubleDQN"] = (peer(data), 50)

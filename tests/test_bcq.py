@@ -7,13 +7,16 @@ from types import ModuleType
 import pytest
 import torch
 
+import counterpoint
 from counterpoint.data.jobs import Job
 from counterpoint.errors import CounterpointError
+from counterpoint.nets.stacked import initialise
 from counterpoint.nets.training import Schedule
-from counterpoint.policies.bcq import BCQ, BCQLearner, allowed, imitation_loss
-from counterpoint.policies.d3qn import D3QN, QLearner, table
+from counterpoint.policies.bcq import BCQ, ConstrainedQ, Imitation, allowed
+from counterpoint.policies.d3qn import D3QN, QLearner, greedy_by, table
+from counterpoint.seeding import generator
+from counterpoint.simulation.trials import simulate
 from counterpoint.tasks.cartpole import CartPole
-from counterpoint.tasks.simulate import simulate
 
 SMALL = D3QN(hidden=(32, 32), schedule=Schedule(steps=200), batch=64, learning_rate=3e-3)
 
@@ -50,8 +53,11 @@ def test_losses_and_greedy_actions_are_d3rlpys() -> None:
 
 
 def test_penalty_is_on_logits_as_they_are() -> None:
-    logits, action = torch.tensor([[[2.0, 0.0], [0.0, 1.0]]]), torch.tensor([[0, 0]])
-    bare, full = imitation_loss(logits, action, 0.0), imitation_loss(logits, action, 0.1)
+    network = ConstrainedQ(1, 2, (), 2, threshold=0.3)
+    network.behaviour.layers[0].weight.data[0] = torch.eye(2)  # pyright: ignore[reportArgumentType]
+    state, action = torch.tensor([[[2.0, 0.0], [0.0, 1.0]]]), torch.tensor([[0, 0]])
+    assert torch.equal(network.logits(state), state)
+    bare, full = (Imitation(penalty)(network, state, action).detach() for penalty in (0.0, 0.1))
     # −log σ(2) and −log σ(−1), averaged; squares 4, 0, 0, 1
     assert float(bare) == pytest.approx((0.126928 + 1.313262) / 2, abs=1e-5)
     assert float(full - bare) == pytest.approx(0.1 * 5 / 4, abs=1e-6)
@@ -65,37 +71,49 @@ def test_allowed_is_relative_to_the_likeliest_action() -> None:
 
 def test_target_is_the_best_allowed_action_of_the_online_network_priced_by_the_target_network() -> None:
     benchmark = parity()
-    recipe = BCQ(benchmark.THRESHOLD, learner=D3QN(hidden=benchmark.HIDDEN))
-    rows = benchmark.batch()
-    network = recipe.network(benchmark.STATE, benchmark.ACTIONS, 1)
-    actions = benchmark.Discrete.one_hot(benchmark.ACTIONS)
-    learner = BCQLearner(network, recipe, [rows], 0.9, actions, None)
-    benchmark.fill(learner.online, benchmark.NETWORKS["q"], benchmark.NETWORKS["behaviour"])
-    benchmark.fill(learner.target, benchmark.NETWORKS["target"], benchmark.NETWORKS["behaviour"])
+    rows, learner = benchmark.batch(), benchmark.learner(discount=0.9)
     next_state = rows["next_state"][None]
-    found = learner.bootstrap(rows["reward"][None], next_state, rows["goes_on"][None])[0]
-    q, worth = learner.online.values(next_state)[0].detach(), learner.target.values(next_state)[0].detach()
+    found = learner.objective.target(learner, rows["reward"][None], next_state, rows["not_terminated"][None])[0]
+    q, value = learner.online.values(next_state)[0].detach(), learner.target.values(next_state)[0].detach()
     share = learner.online.logits(next_state)[0].softmax(-1)
     constrained = 0
     for row in range(len(found)):
         candidates = [a for a in range(6) if share[row, a] / share[row].max() > 0.3]
         best = max(candidates, key=lambda a: float(q[row, a]))
         constrained += best != int(q[row].argmax())
-        expected = rows["reward"][row] + 0.9 * rows["goes_on"][row] * worth[row, best]
+        expected = rows["reward"][row] + 0.9 * rows["not_terminated"][row] * value[row, best]
         assert float(found[row]) == pytest.approx(float(expected), abs=1e-5)
     assert constrained > 5
 
 
 def test_without_a_threshold_the_target_is_d3qns() -> None:
-    data, task = logged(10), CartPole()
-    recipe = BCQ(threshold=0.0, learner=SMALL)
-    network = recipe.network(4, 11, 1)
-    torch.nn.init.normal_(network.net.layers[0].weight)  # pyright: ignore[reportArgumentType]
-    torch.nn.init.normal_(network.net.layers[-1].weight)  # pyright: ignore[reportArgumentType]
-    ours = BCQLearner(network, recipe, [table(data)], 0.99, task.actions, None)
-    theirs = QLearner(network, recipe.network, [table(data)], SMALL, 0.99, task.actions, None)
-    rows = (ours.reward, ours.next_state, ours.goes_on)
-    torch.testing.assert_close(ours.bootstrap(*rows), theirs.bootstrap(*rows))
+    """The same Q-weights in a plain network; with a threshold the constraint bites on some of these rows."""
+    job, task = Job(logged(10)), CartPole()
+    free, held = (BCQ(threshold=threshold, learner=SMALL) for threshold in (0.0, 0.3))
+    networks = [recipe.build(4, 11, 1) for recipe in (free, held, SMALL)]
+    initialise(networks[0], [3])
+    torch.nn.init.normal_(networks[0].behaviour.layers[-1].weight, generator=generator(4))  # pyright: ignore
+    networks[1].load_state_dict(networks[0].state_dict())
+    networks[2].load_state_dict(networks[0].state_dict(), strict=False)
+    targets = []
+    for network, recipe in zip(networks, (free, held, SMALL), strict=True):
+        learner = QLearner(network, recipe.build, [table(job)], SMALL, greedy_by(task), None)
+        rows = (learner.reward, learner.next_state, learner.not_terminated)
+        targets.append(learner.objective.target(learner, *rows))
+    torch.testing.assert_close(targets[0], targets[2])
+    assert not torch.allclose(targets[1], targets[2])
+
+
+def test_the_averaged_values_act_under_the_behaviour_model_as_it_is() -> None:
+    """Q's slow copy moves by τ; G has no slow copy."""
+    benchmark = parity()
+    learner = benchmark.learner()
+    before = [p.clone() for p in learner.target.net.parameters()]
+    learner.update({"rows": torch.arange(benchmark.ROWS)[None]})
+    assert learner.target.behaviour is learner.online.behaviour
+    tau, pairs = learner.how.tau, zip(learner.target.net.parameters(), learner.online.net.parameters(), strict=True)
+    for old, (target, online) in zip(before, pairs, strict=True):
+        torch.testing.assert_close(target, (1 - tau) * old + tau * online)
 
 
 def test_policy_keeps_to_what_was_done() -> None:
@@ -118,13 +136,15 @@ def test_jobs_learn_the_same_alone_and_together_and_act_the_same(tmp_path: Path)
         torch.testing.assert_close(learned[1].selected.weights()[name], tensor, atol=1e-5, rtol=1e-4)
     policies = [each.last for each in learned]
     state = torch.stack([job.data.state[:50] for job in jobs])
-    acted = type(policies[0]).together(policies)(state)
+    acted = type(policies[0]).together(policies)(state, state[..., :0])
     for k, policy in enumerate(policies):
         assert torch.equal(acted[k], policy.act(state[k]))
-    back = recipe.rebuild(policies[0].header(), policies[0].weights(), task.actions, policies[0].origin)
+    policies[0].save(tmp_path)
+    back = counterpoint.load(tmp_path)
+    assert back.recipe == recipe
     assert torch.equal(back.act(state[0]), acted[0])
 
 
 def test_impossible_threshold_is_refused() -> None:
     with pytest.raises(CounterpointError, match="allows no action"):
-        BCQ(threshold=1.0, learner=SMALL).fit(logged(10), CartPole())
+        BCQ(threshold=1.0, learner=SMALL)

@@ -10,8 +10,8 @@ from counterpoint.methods.behaviour import exploring, trained_behaviour, trained
 from counterpoint.nets.training import Schedule
 from counterpoint.policies.d3qn import D3QN
 from counterpoint.seeding import generator
+from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks.cartpole import CartPole
-from counterpoint.tasks.simulate import random_policy, simulate
 
 TASK = CartPole()
 
@@ -40,8 +40,8 @@ def test_the_log_wanders_as_much_as_it_is_told(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(behaviour, "LEARNER", replace(behaviour.LEARNER, schedule=Schedule(steps=20)))
     states = TASK.initial(2000, generator(0))
 
-    def changed(wandering: float) -> float:
-        act = trained_behaviours(TASK, [0], wandering)[0]
+    def changed(random_action_share: float) -> float:
+        act = trained_behaviours(TASK, [0], random_action_share)[0]
         return (act(states, generator(1)) != act(states, generator(2))).float().mean().item()
 
     assert changed(0.0) == 0

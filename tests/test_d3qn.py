@@ -12,14 +12,15 @@ from torch import Tensor
 import counterpoint
 from counterpoint.data.jobs import Job
 from counterpoint.data.spaces import ActionSpace, Box, Discrete
-from counterpoint.data.transitions import Transitions, concatenate
+from counterpoint.data.transitions import Transitions, concatenate, first_outcome
 from counterpoint.errors import CounterpointError
 from counterpoint.nets.dueling import DuelingQ
 from counterpoint.nets.stacked import StackedLinear, initialise
 from counterpoint.nets.training import Monitor, Schedule
-from counterpoint.policies.d3qn import D3QN, QLearner, table
+from counterpoint.policies.d3qn import D3QN, QLearner, greedy_by, table
 from counterpoint.policies.qnetwork import QPolicy
 from counterpoint.seeding import generator
+from counterpoint.simulation.rollout import Actor
 from counterpoint.tasks.base import Task
 
 GAMMA = 0.9
@@ -30,6 +31,7 @@ class Chain(Task):
     """Rooms 0 … 3; action 1 goes right, action 0 stays; reaching room 3 pays 1 and ends."""
 
     discount = GAMMA
+    horizon = 10
 
     def __init__(self, actions: ActionSpace = Discrete.of([0.0, 1.0])) -> None:
         self.actions = actions
@@ -81,7 +83,7 @@ BEST = {room: GAMMA ** (2 - room) for room in (0, 1, 2)}
 
 def linear_q(learner: D3QN, values: Sequence[Sequence[float]]) -> DuelingQ:
     """A network with Q(s, a) = intercept_a + slope_a·s, whatever s; `values` are (intercept, slope) by action."""
-    network = replace(learner, hidden=()).network(1, len(values), 1)
+    network = replace(learner, hidden=()).build(1, len(values), 1)
     layer = network.net.layers[0]
     assert isinstance(layer, StackedLinear)
     lines = torch.tensor(values, dtype=torch.float32)
@@ -92,19 +94,23 @@ def linear_q(learner: D3QN, values: Sequence[Sequence[float]]) -> DuelingQ:
 
 
 def q_learner(data: Transitions, how: D3QN = TINY, seed: int = 0) -> QLearner:
-    network = how.network(data.state_size, CHAIN.actions.count, 1)
+    network = how.build(data.state_size, CHAIN.actions.count, 1)
     initialise(network, [seed])
-    return QLearner(network, how.network, [table(data)], how, GAMMA, CHAIN.actions, None)
+    return QLearner(network, how.build, [table(Job(data))], how, greedy_by(CHAIN), None)
+
+
+def bootstrap(learner: QLearner, reward: Tensor, next_state: Tensor, not_terminated: Tensor) -> Tensor:
+    return learner.objective.target(learner, reward, next_state, not_terminated)
 
 
 def hand_made() -> QLearner:
     """At s' = 2 the online network likes action 1 (5 against 4) and the target network action 0 (10 against 7)."""
     how = replace(TINY, hidden=())
-    learner = QLearner(linear_q(how, [[0, 2], [1, 2]]), how.network, [table(ROOMS)], how, GAMMA, CHAIN.actions, None)
+    online = linear_q(how, [[0, 2], [1, 2]])
+    learner = QLearner(online, how.build, [table(Job(ROOMS))], how, greedy_by(CHAIN), None)
     learner.target.load_state_dict(linear_q(how, [[0, 5], [3, 2]]).state_dict())
     for network in (learner.online, learner.target):
-        network.state_mean.zero_()
-        network.state_scale.fill_(1.0)
+        network.states.take(torch.zeros(1, 1, 1), torch.ones(1, 1, 1))
     return learner
 
 
@@ -113,18 +119,18 @@ def test_double_q_target_by_hand() -> None:
     learner, two = hand_made(), torch.full((1, 1, 1), 2.0)
     assert learner.online(two).flatten().tolist() == [4, 5]
     assert learner.target(two).flatten().tolist() == [10, 7]
-    target = learner.bootstrap(torch.ones(1, 1), two, torch.ones(1, 1))
+    target = bootstrap(learner, torch.ones(1, 1), two, torch.ones(1, 1))
     assert target.item() == pytest.approx(1 + 0.9 * 7)
 
 
 def test_a_terminated_row_is_worth_its_reward_alone() -> None:
-    target = hand_made().bootstrap(torch.ones(1, 2), torch.full((1, 2, 1), 2.0), torch.tensor([[0.0, 1.0]]))
+    target = bootstrap(hand_made(), torch.ones(1, 2), torch.full((1, 2, 1), 2.0), torch.tensor([[0.0, 1.0]]))
     assert target[0].tolist() == pytest.approx([1, 7.3])
 
 
 def test_termination_cuts_the_future_and_truncation_does_not() -> None:
     rows = log([0.0, 1.0], [0.0, 1.0], [2.0, 2.0], [1.0, 1.0], [True, False], [False, True])
-    assert table(rows)["goes_on"].tolist() == [0, 1]
+    assert table(Job(rows))["not_terminated"].tolist() == [0, 1]
 
 
 def learned_values(data: Transitions, how: D3QN, states: Sequence[float]) -> Tensor:
@@ -146,7 +152,9 @@ def test_the_chain_is_solved_to_its_known_values() -> None:
 def test_ignoring_the_end_is_seen_in_the_values() -> None:
     """One room whose only step pays 1: it is worth 1 where it ends and 1/(1 − γ) = 10 where it goes on."""
     once = log([1.0, 1.0, 0.0], [0.0, 1.0, 0.0], [1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [True, True, True])
-    for_ever = replace(once, terminated=torch.zeros(3, dtype=torch.bool), truncated=torch.ones(3, dtype=torch.bool))
+    for_ever = replace(
+        once, outcome=first_outcome(torch.zeros(3, dtype=torch.bool)), truncated=torch.ones(3, dtype=torch.bool)
+    )
     assert learned_values(once, SOLVER, [1.0])[0].tolist() == pytest.approx([1, 1], abs=0.05)
     longer = replace(SOLVER, schedule=Schedule(steps=600, rate="linear"), tau=0.4, learning_rate=3e-2)
     assert learned_values(for_ever, longer, [1.0])[0].tolist() == pytest.approx([10, 10], abs=0.5)
@@ -169,21 +177,21 @@ def test_rewards_stay_with_their_own_rows() -> None:
 def test_the_table_keeps_every_column_of_a_row_together() -> None:
     """Real rows come first, and state, action, reward and next state move as one."""
     mixed = replace(ROOMS, imagined=torch.tensor([True, False, True, False, False, True]))
-    columns = table(mixed)
+    columns = table(Job(mixed))
     assert columns["state"][:, 0].tolist() == [0, 1, 2, 0, 1, 2]
     assert columns["action"].tolist() == [1, 1, 0, 0, 0, 1]
     assert columns["next_state"][:, 0].tolist() == [1, 2, 2, 0, 1, 3]
     assert columns["reward"].tolist() == [0, 0, 0, 0, 0, 1]
-    assert columns["goes_on"].tolist() == [1, 1, 1, 1, 1, 0]
+    assert columns["not_terminated"].tolist() == [1, 1, 1, 1, 1, 0]
     assert columns["imagined"].tolist() == [False] * 3 + [True] * 3
 
 
 def test_a_row_without_next_state_adds_its_reward_and_no_nan() -> None:
     rows = log([0.0, 1.0], [0.0, 1.0], [1.0, float("nan")], [0.0, -5.0], [False, True])
-    columns = table(rows)
+    columns = table(Job(rows))
     assert columns["next_state"].isfinite().all()
     learner = q_learner(rows)
-    target = learner.bootstrap(learner.reward, learner.next_state, learner.goes_on)
+    target = bootstrap(learner, learner.reward, learner.next_state, learner.not_terminated)
     assert target[0, 1].item() == -5
 
 
@@ -205,8 +213,8 @@ def test_a_continuous_action_space_is_one_line() -> None:
         TINY.fit(ROOMS, Chain(Box((0.0,), (1.0,))))
 
 
-def test_checks_without_a_judge_are_one_line() -> None:
-    with pytest.raises(CounterpointError, match=r"^the schedule checks but there is no judge;[^\n]*$"):
+def test_checks_without_a_selector_are_one_line() -> None:
+    with pytest.raises(CounterpointError, match=r"^the schedule checks but nothing selects;[^\n]*$"):
         replace(TINY, schedule=Schedule(steps=20, check_every=10)).fit(ROOMS, CHAIN)
 
 
@@ -250,8 +258,8 @@ def test_the_update_is_a_huber_step_on_the_taken_action() -> None:
 def test_states_are_seen_in_units_of_the_real_rows() -> None:
     far = replace(ROOMS, state=ROOMS.state + 100, imagined=torch.ones(6, dtype=torch.bool))
     learner = q_learner(concatenate([ROOMS, far]))
-    assert learner.online.state_mean.item() == pytest.approx(1.0)
-    assert learner.target.state_scale.item() == pytest.approx(ROOMS.state.std().item())
+    assert learner.online.states.mean.item() == pytest.approx(1.0)
+    assert learner.target.states.scale.item() == pytest.approx(ROOMS.state.std().item())
 
 
 def test_a_job_learns_the_same_alone_and_beside_others() -> None:
@@ -270,15 +278,15 @@ def test_the_seed_decides_the_policy() -> None:
     assert not torch.equal(one["net.layers.0.weight"], other["net.layers.0.weight"])
 
 
-def test_the_judge_chooses_the_checkpoint() -> None:
+def test_the_selector_chooses_the_checkpoint() -> None:
     how = replace(TINY, schedule=Schedule(steps=30, check_every=10))
     asked: list[Tensor] = []
 
-    def judge(actor) -> Tensor:
-        asked.append(actor(torch.zeros(1, 1, 1)))
+    def selector(actor: Actor) -> Tensor:
+        asked.append(actor(torch.zeros(1, 1, 1), torch.zeros(1, 1, 0)))
         return torch.tensor([[3.0, 1.0, 2.0][len(asked) - 1]])
 
-    learned = how.fit_many([Job(ROOMS)], CHAIN, judge=judge)[0]
+    learned = how.fit_many([Job(ROOMS)], CHAIN, selector=selector)[0]
     shorter = replace(how, schedule=Schedule(steps=20)).fit_many([Job(ROOMS)], CHAIN)[0]
     whole = replace(how, schedule=Schedule(steps=30)).fit_many([Job(ROOMS)], CHAIN)[0]
     assert len(asked) == 3
@@ -299,10 +307,27 @@ def test_a_saved_policy_comes_back_bit_for_bit(tmp_path: Path) -> None:
     assert (loaded.origin.seed, loaded.origin.data) == (4, ROOMS.fingerprint)
 
 
+def test_the_subjects_factor_is_part_of_what_a_policy_sees(tmp_path: Path) -> None:
+    """Two subjects alike in all but their factor, which decides the paying action; real and imagined rows mixed."""
+    rows = log([0.0, 0.0, 1.0, 1.0] * 2, [0.0, 1.0] * 4, [float("nan")] * 8, [1.0, 0.0, 1.0, 0.0] * 2, [True] * 8)
+    factor = torch.tensor([[-1.0]] * 4 + [[1.0]] * 4)
+    rows = replace(rows, reward=torch.where(factor[:, 0] < 0, rows.reward, 1 - rows.reward))
+    rows = replace(rows, imagined=torch.tensor([True, False, False, True] * 2))
+    policy = SOLVER.fit(rows, CHAIN, theta=factor)
+    policy.save(tmp_path)
+    states = torch.tensor([[0.0], [1.0]])
+    for each in (policy, counterpoint.load(tmp_path)):
+        for theta, paid in ((-1.0, 0.0), (1.0, 1.0)):
+            assert each.act(states, torch.tensor([[theta]])).tolist() == [[paid]] * 2
+            values = each.values(states, torch.tensor([[theta]]))
+            torch.testing.assert_close(values, torch.tensor([[1 - paid, paid]] * 2), rtol=0, atol=0.05)
+    assert policy.origin.theta != TINY.fit(rows, CHAIN).origin.theta
+
+
 def test_policies_act_together_as_they_do_alone() -> None:
     policies = [learned.last for learned in TINY.fit_many([Job(ROOMS, seed) for seed in range(3)], CHAIN)]
     states = torch.randn(3, 40, 1, generator=generator(1))
-    together = QPolicy.together(policies)(states)
+    together = QPolicy.together(policies)(states, states[..., :0])
     for k, policy in enumerate(policies):
         assert torch.equal(together[k], policy.act(states[k]))
 

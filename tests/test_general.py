@@ -17,9 +17,10 @@ from counterpoint.nets.training import Monitor, Schedule
 from counterpoint.policies.base import Policy
 from counterpoint.policies.d3qn import D3QN
 from counterpoint.seeding import derive
+from counterpoint.simulation.rollout import Actor
+from counterpoint.simulation.selection import Rollouts
+from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks.cartpole import CartPole
-from counterpoint.tasks.simulate import random_policy, simulate
-from counterpoint.worlds import Rollouts, Worlds
 from recipes import BRIEF, DENSITY, MODELS, SCMS
 
 TASK = CartPole()
@@ -56,23 +57,37 @@ def test_the_checkpoint_is_the_best_inside_ones_own_model() -> None:
     jobs = [Job(logged(seed=seed), seed) for seed in (0, 1)]
     learned = CHECKED.fit_many(jobs, TASK)
     models = CHECKED.fit_models(jobs, Monitor(), "cpu")
-    judge = CHECKED.rollouts.judge(Worlds(models), jobs, TASK)  # pyright: ignore[reportArgumentType]
-    score = lambda policies: judge(type(policies[0]).together(policies))
+    selector = CHECKED.selection.selector(models, jobs, TASK)
+    score = lambda policies: selector(type(policies[0]).together(policies))
     selected, last = ([getattr(one, end) for one in learned] for end in ("selected", "last"))
     assert (score(selected) <= score(last)).all()
     seen: list[Tensor] = []
 
-    def watch(actor: Any) -> Tensor:
-        seen.append(judge(actor))
+    def watch(actor: Actor) -> Tensor:
+        seen.append(selector(actor))
         return seen[-1]
 
     augmented = [
         Job(CHECKED.augmenter.augment(job.data, model, TASK, derive(job.seed, "augment")), derive(job.seed, "policy"))
         for job, model in zip(jobs, models, strict=True)
     ]
-    CHECKED.learner.fit_many(augmented, TASK, judge=watch)
+    CHECKED.learner.fit_many(augmented, TASK, selector=watch)
     assert len(seen) == 3
     torch.testing.assert_close(score(selected), torch.stack(seen).amin(0))
+
+
+def test_unless_told_otherwise_a_checkpoint_is_selected() -> None:
+    seen: list[Tensor] = []
+
+    class Watched(Rollouts):
+        def selector(self, models: Any, jobs: Any, task: Any) -> Any:
+            score = super().selector(models, jobs, task)
+            return lambda actor: seen.append(score(actor)) or seen[-1]
+
+    usual = General().learner.schedule
+    learner = replace(LEARNER, schedule=replace(usual, steps=2 * usual.check_every))
+    General(DENSITY, learner=learner, selection=Watched(2, 10)).fit(logged(), TASK)
+    assert len(seen) == 2
 
 
 def test_jobs_together_learn_as_alone() -> None:
@@ -118,9 +133,9 @@ def test_a_run_stopped_in_either_part_resumes_to_the_same_policy(stage: str, tmp
     assert {p.name for p in tmp_path.glob("*.jsonl")} == {"model.log.jsonl", "policy.log.jsonl"}
 
 
-def test_a_checkpoint_chosen_by_another_judge_is_not_taken_up(tmp_path: Path) -> None:
+def test_a_checkpoint_chosen_by_another_selection_is_not_taken_up(tmp_path: Path) -> None:
     CHECKED.fit(logged(), TASK, monitor=Monitor(tmp_path))
-    other = replace(CHECKED, rollouts=Rollouts(starts=4, horizon=31))
+    other = replace(CHECKED, selection=Rollouts(starts=4, horizon=31))
     with pytest.raises(CounterpointError, match="belongs to another recipe"):
         other.fit(logged(), TASK, monitor=Monitor(tmp_path, resume=True))
 

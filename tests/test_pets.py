@@ -1,35 +1,35 @@
 """PETS: the planner with the true model, what its particles do, and the ensemble it plans in."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 import torch
 from jaxtyping import config
+from torch import Tensor
 
-from counterpoint.data.jobs import Job
+import counterpoint
+from counterpoint.data.jobs import Job, Origin
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
+from counterpoint.dynamics.base import DynamicsModel
+from counterpoint.dynamics.gaussian import GaussianDynamics
+from counterpoint.dynamics.outcome import Outcome
 from counterpoint.errors import CounterpointError
-from counterpoint.evaluation.rollout import returns
-from counterpoint.nets.conditional import Likelihood
+from counterpoint.evaluation.true_return import returns
+from counterpoint.nets.likelihood import Likelihood, LikelihoodLearner
 from counterpoint.nets.training import Schedule
-from counterpoint.policies.pets import (
-    PETS,
-    BootstrapLearner,
-    Particles,
-    PETSPolicy,
-    Planner,
-    TrueWorlds,
-    nearest,
-    places,
-)
-from counterpoint.tasks.base import KnownSCM
+from counterpoint.policies.pets import PETS, Particles, PETSPolicy, Planner, Propagation, TruePlanning, nearest, places
+from counterpoint.simulation.rollout import Rollout
+from counterpoint.simulation.trials import random_policy, simulate
+from counterpoint.tasks.base import KnownSCM, Task
 from counterpoint.tasks.cartpole import CartPole
-from counterpoint.tasks.simulate import random_policy, simulate
+from counterpoint.tasks.tumour import Tumour, population
 
 BRIEF = Planner(horizon=4, candidates=20, elites=4, iterations=2)
-QUICK = Likelihood(schedule=Schedule(steps=300, rate="one-cycle"), learning_rate=5e-3)
+QUICK = Likelihood(Schedule(steps=300, rate="one-cycle"), learning_rate=5e-3, bootstrap=True)
+ENSEMBLE = GaussianDynamics(5, (16,), batch_norm=False, likelihood=QUICK)
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Walk(KnownSCM):
 
     actions = Discrete.of([-0.5, 0.0, 0.5])
     discount = 1.0
+    horizon = 20
     state_names = ("position",)
     noise_width = 1
 
@@ -75,33 +76,38 @@ def test_planning_with_the_true_model_balances_the_pole() -> None:
     """Reward 1 a step and no cost of being off centre: the pole stays up and the cart on the track."""
     task = CartPole(noise_size=0.0)
     planner = Planner(horizon=30, candidates=100, elites=10, iterations=2)
-    reached = returns(planner.actor(TrueWorlds(task), task), task, 1, 1, 0, 500)
+    reached = returns(planner.actor(TruePlanning(task), task), task, 1, 1, 0, 500)
     assert reached.min() >= 450
 
 
-def test_worth_is_the_return_until_the_end_and_nothing_after() -> None:
+def value(task: KnownSCM, state: Tensor, sequences: Tensor, luck: Tensor) -> Tensor:
+    """What two particles in the truth make of every sequence."""
+    return BRIEF.value(Rollout(TruePlanning(task, 2), task), state, state[..., :0], sequences, luck)
+
+
+def test_value_is_the_return_until_the_end_and_nothing_after() -> None:
     task, state = Walk(), torch.tensor([[[1.0]]])
     out, home = [0.5, 0.5, 0.5, -0.5], [-0.5, -0.5, 0.0, 0.0]
     sequences = torch.tensor([out, home])[None, None, ..., None]
-    found = BRIEF.worth(TrueWorlds(task, 2), state, sequences, task, torch.zeros(1, 1, 4, 2, 1))
+    found = value(task, state, sequences, torch.zeros(1, 1, 4, 2, 1))
     # 1.5, 2.0, 2.5 (beyond 2: the end, its own reward counts); 0.5, 0, 0, 0
     torch.testing.assert_close(found[0, 0], torch.tensor([1.5 + 1.0 + 0.5, 2.5 + 3 + 3 + 3]))
 
 
-def test_worth_is_the_mean_over_particles_of_one_and_the_same_luck() -> None:
+def test_value_is_the_mean_over_particles_of_one_and_the_same_luck() -> None:
     task, state = Walk(), torch.tensor([[[0.0]]])
     luck = torch.zeros(1, 1, 4, 2, 1)
     luck[0, 0, 0, :, 0] = torch.tensor([1.0, -0.25])
     sequences = torch.zeros(1, 1, 3, 4, 1)
-    found = BRIEF.worth(TrueWorlds(task, 2), state, sequences, task, luck)
+    found = value(task, state, sequences, luck)
     torch.testing.assert_close(found, torch.full((1, 1, 3), (4 * 2.0 + 4 * 2.75) / 2))
 
 
 def test_plan_walks_home_by_the_shortest_way() -> None:
     state = torch.tensor([-1.5, -0.5, 0.0, 0.5, 1.5])[None, :, None]
     task = Walk()
-    actor = Planner(horizon=4, candidates=60, elites=6, iterations=4).actor(TrueWorlds(task, 4), task)
-    assert actor(state).flatten().tolist() == [0.5, 0.5, 0.0, -0.5, -0.5]
+    actor = Planner(horizon=4, candidates=60, elites=6, iterations=4).actor(TruePlanning(task, 4), task)
+    assert actor(state, state[..., :0]).flatten().tolist() == [0.5, 0.5, 0.0, -0.5, -0.5]
 
 
 def test_nearest_action_of_doses_and_of_treatments() -> None:
@@ -124,38 +130,51 @@ def test_states_read_the_tape_at_places_of_their_own() -> None:
     assert torch.equal(places(state[5:6]), places(state)[5:6])
 
 
-def moving(propagation: str, particles: int) -> Particles:
-    """Two models of two members each; member b adds b + 1 to the state, whatever happens."""
-    law = PETS(ensemble=2, hidden=()).law(1, 2, 4)
-    law.y_mean[:, 0, 0] = torch.arange(4.0) + 1
-    # the raw log scale bends at ±7: e⁻⁷ is as still as a member gets
-    law.net.layers[-1].bias.data[..., 1] = -1000.0
-    return Particles(law, 2, particles, propagation)  # pyright: ignore[reportArgumentType]
+def moving(propagation: Propagation, particles: int, slope: float = 0.0) -> Particles:
+    """Two models of two members each; member b of the four adds b + 1 and `slope` times the action to the state."""
+    recipe = GaussianDynamics(2, (), batch_norm=False)
+    models = []
+    for first in (1.0, 3.0):
+        mechanism = recipe.build(1, 2, 2)
+        mechanism.network.y.take(torch.tensor([first, first + 1]).view(2, 1, 1), torch.ones(2, 1, 1))
+        layer = mechanism.network.net.layers[-1]
+        layer.weight.data[:, 1, 0] = slope
+        # the raw log scale bends at ±7: e⁻⁷ is as still as a member gets
+        layer.bias.data[..., 1] = -1000.0
+        origin = Origin(0, "", "")
+        models.append(DynamicsModel(recipe, mechanism, Walk.actions, ("position",), origin, torch.zeros(0).long()))
+    return Particles(models, particles, propagation)
+
+
+def step(particles: Particles, state: Tensor, action: Tensor, noise: Tensor) -> Tensor:
+    return particles.step(state, action, (noise,), state[..., :0])
 
 
 def test_particles_keep_their_member_under_ts_infinity_and_change_it_under_ts1() -> None:
-    state, action = torch.zeros(8, 3, 1), torch.zeros(8, 3, 1)
+    """Two models × four particles of three planning problems."""
+    state, action = torch.zeros(2, 4 * 3, 1), torch.zeros(2, 4 * 3, 1)
     random = torch.Generator().manual_seed(0)
     kept, dealt = state, state
     for _ in range(20):
-        noise = torch.randn(8, 3, 2, generator=random)
-        kept = moving("TSinf", 4).step(kept, action, noise)
-        change = moving("TS1", 4).step(dealt, action, noise) - dealt
+        noise = torch.randn(2, 4 * 3, 2, generator=random)
+        kept = step(moving("TSinf", 4), kept, action, noise)
+        change = step(moving("TS1", 4), dealt, action, noise) - dealt
         # every member carries the same number of particles at every step, each model its own members
         by_model = change.view(2, 4, 3).sort(1).values
         expected = torch.tensor([[1.0, 1, 2, 2], [3, 3, 4, 4]])[..., None].expand(2, 4, 3)
         torch.testing.assert_close(by_model, expected, atol=0.02, rtol=0)
         dealt = dealt + change
-    apart = torch.tensor([1.0, 1, 2, 2, 3, 3, 4, 4])[:, None, None].expand(8, 3, 1)
-    torch.testing.assert_close(kept, 20 * apart, atol=0.2, rtol=0)
-    assert (dealt - 20 * apart).abs().min() > 2
+    apart = torch.tensor([[1.0, 1, 2, 2], [3, 3, 4, 4]])[..., None].expand(2, 4, 3)
+    torch.testing.assert_close(kept.view(2, 4, 3), 20 * apart, atol=0.2, rtol=0)
+    assert (dealt.view(2, 4, 3) - 20 * apart).abs().min() > 2
 
 
 def test_members_see_bootstraps_of_the_rows_that_are_not_held_out() -> None:
     rows = torch.randn(200, 2, generator=torch.Generator().manual_seed(0))
-    table = {"context": rows, "y": rows[:, :1]}
-    law = PETS(ensemble=2, hidden=(4,)).law(1, 2, 2)
-    learner = BootstrapLearner(law, [table, table], [1, 2], Likelihood())
+    table = {"context": rows, "y": rows[:, :1], "subject": torch.arange(200)}
+    assert PETS().model.likelihood.bootstrap
+    network = replace(PETS().model, ensemble=2, hidden=(4,)).build(1, 2, 2).network
+    learner = LikelihoodLearner(network, [table, table], [1, 2], PETS().model.likelihood)
     drawn = [learner.draw(k, torch.Generator().manual_seed(0), 200)["rows"].unique() for k in range(2)]
     for each in drawn:
         assert each.max() < learner.kept[0] == 170
@@ -163,9 +182,9 @@ def test_members_see_bootstraps_of_the_rows_that_are_not_held_out() -> None:
     assert not torch.equal(*drawn)
 
 
-def test_policy_learned_from_rows_walks_home_and_is_a_function_of_the_state() -> None:
+def test_policy_learned_from_rows_walks_home_and_is_a_function_of_the_state(tmp_path: Path) -> None:
     task, planner = Walk(), Planner(horizon=4, candidates=40, elites=6, iterations=3)
-    recipe = PETS(hidden=(16,), likelihood=QUICK, planner=planner, particles=10)
+    recipe = PETS(ENSEMBLE, planner=planner, particles=10)
     jobs = [Job(walked(seed=1), 3), Job(walked(60, seed=2), 4)]
     policies = [each.selected for each in recipe.fit_many(jobs, task)]
     state = torch.tensor([-1.5, -0.7, 0.02, 0.7, 1.5])[:, None]
@@ -173,39 +192,88 @@ def test_policy_learned_from_rows_walks_home_and_is_a_function_of_the_state() ->
         assert policy.act(state).flatten().tolist() == [0.5, 0.5, 0.0, -0.5, -0.5]
         assert torch.equal(torch.cat([policy.act(state[i : i + 1]) for i in range(5)]), policy.act(state))
     many = 3 * torch.rand(2, 40, 1, generator=torch.Generator().manual_seed(0)) - 1.5
-    acted = type(policies[0]).together(policies)(many)
+    acted = type(policies[0]).together(policies)(many, many[..., :0])
     for k, policy in enumerate(policies):
         assert torch.equal(acted[k], policy.act(many[k]))
-    back = recipe.rebuild(policies[0].header(), policies[0].weights(), task.actions, policies[0].origin)
+    policies[0].save(tmp_path)
+    back = counterpoint.load(tmp_path, Walk)
+    assert (back.recipe, back.task) == (recipe, task)
     assert torch.equal(back.act(many[0]), acted[0])
     alone = recipe.fit_many(jobs[1:], task)[0].selected
-    for name, tensor in alone.weights().items():
-        torch.testing.assert_close(policies[1].weights()[name], tensor, atol=1e-3, rtol=1e-2)
+    weights = alone.tensors()
+    assert len(weights) > 4
+    for name, tensor in weights.items():
+        torch.testing.assert_close(policies[1].tensors()[name], tensor, atol=1e-3, rtol=1e-2)
+
+
+BRIEFLY = PETS(replace(ENSEMBLE, likelihood=Likelihood(Schedule(steps=40), bootstrap=True)), planner=BRIEF)
+
+
+def comes_back(data: Transitions, task: Task, folder: Path) -> tuple[PETSPolicy, PETSPolicy]:
+    """A policy for this task, and what `load` makes of its folder without any class named."""
+    policy = BRIEFLY.fit(data, task, seed=2)
+    assert isinstance(policy, PETSPolicy)
+    policy.save(folder)
+    loaded = counterpoint.load(folder)
+    acted = policy.act(data.state)
+    assert torch.equal(loaded.act(data.state), acted)
+    assert len(acted.unique(dim=0)) > 1
+    assert (loaded.recipe, loaded.origin, loaded.fingerprint) == (BRIEFLY, policy.origin, policy.fingerprint)
+    return policy, loaded
+
+
+def test_a_policy_with_a_learned_task_comes_back_with_the_same_actions(tmp_path: Path) -> None:
+    data = walked()
+    learned = Outcome(hidden=(8,), likelihood=Likelihood(Schedule(steps=100))).fit(data)
+    assert learned.expected(data.state, data.action, data.next_state)[1].min() < 0.9
+    policy, loaded = comes_back(data, learned, tmp_path)
+    assert loaded.task.fingerprint == learned.fingerprint
+    asked = data.state, data.action, data.next_state
+    for one, other in zip(learned.branches(*asked), loaded.task.branches(*asked), strict=True):
+        assert torch.equal(one, other)
+    assert not torch.equal(PETSPolicy(BRIEFLY, policy.model, Away()).act(data.state), policy.act(data.state))
+
+
+class Away(Walk):
+    """The same walker, who wants to be far from 0."""
+
+    def reward(self, state, action, next_state):
+        return next_state[..., 0].abs()
+
+
+@pytest.mark.parametrize("patients", [0, 7])
+def test_a_policy_with_the_tumour_task_comes_back_with_the_same_actions(patients: int, tmp_path: Path) -> None:
+    """One patient's response is three numbers, a population's three columns: both are in the folder, exactly."""
+    task = Tumour(radio_cost=0.2, chemo_cost=0.05, horizon=30)
+    task = replace(task, response=population(patients, seed=3)) if patients else task
+    data = simulate(task, random_policy(task), 10, 10, 0)
+    _, loaded = comes_back(data, task, tmp_path)
+    assert isinstance(loaded.task, Tumour)
+    assert (loaded.task.radio_cost, loaded.task.chemo_cost, loaded.task.horizon) == (0.2, 0.05, 30)
+    for one, other in zip(task.response, loaded.task.response, strict=True):
+        assert torch.equal(one, other)
 
 
 def test_model_learns_the_noise_it_plans_with() -> None:
-    recipe = PETS(hidden=(16,), likelihood=QUICK, planner=BRIEF)
-    policy = recipe.fit_many([Job(walked(200), 0)], Walk())[0].last
+    policy = PETS(ENSEMBLE, planner=BRIEF).fit_many([Job(walked(200), 0)], Walk())[0].last
     assert isinstance(policy, PETSPolicy)
-    worlds = Particles(policy.law, 1, 5, "TSinf")
-    state = torch.zeros(5, 500, 1)
-    noise = worlds.noise(2500, torch.Generator().manual_seed(0)).view(5, 500, 2)
-    after = worlds.step(state, torch.full((5, 500, 1), 0.5), noise).detach()
+    particles = Particles([policy.model], 5, "TSinf")
+    noise = particles.prior(2500, torch.Generator().manual_seed(0))[None]
+    after = step(particles, torch.zeros(1, 2500, 1), torch.full((1, 2500, 1), 0.5), noise)
     assert after.mean() == pytest.approx(0.5, abs=0.02)
-    assert after.std(1).mean() == pytest.approx(0.05, abs=0.01)
+    assert after.view(5, 500).std(1).mean() == pytest.approx(0.05, abs=0.01)
 
 
 def test_particles_must_share_out_among_members() -> None:
     with pytest.raises(CounterpointError, match="7 particles"):
-        PETS(particles=7).fit(walked(), Walk())
+        PETS(particles=7)
 
 
 def test_dealt_particles_get_their_own_change_back() -> None:
     """Every member moves a state by ten times its action, plus its own 1, 2, 3 or 4."""
-    worlds = moving("TS1", 4)
-    worlds.law.net.layers[-1].weight.data[:, 1, 0] = 10.0  # pyright: ignore[reportArgumentType, reportIndexIssue]
-    action = torch.arange(8.0)[:, None, None].expand(8, 3, 1)
-    noise = torch.randn(8, 3, 2, generator=torch.Generator().manual_seed(0))
-    own = worlds.step(torch.zeros(8, 3, 1), action, noise).detach() - 10 * action
+    particles = moving("TS1", 4, slope=10.0)
+    action = torch.arange(8.0).view(2, 4, 1).repeat_interleave(3, 1)
+    noise = torch.randn(2, 4 * 3, 2, generator=torch.Generator().manual_seed(0))
+    own = step(particles, torch.zeros(2, 4 * 3, 1), action, noise) - 10 * action
     assert own.min() > 0.9
     assert own.max() < 4.1

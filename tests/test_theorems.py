@@ -1,13 +1,21 @@
 """The paper's two theorems, checked by numbers: counterfactuals are identified, and Q-learning on them finds Q*."""
 
 from collections.abc import Callable
-from itertools import product
+from itertools import chain, product
 
-import numpy as np
 import pytest
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from counterpoint.counterfactual import Augmenter, Imaginer
+from counterpoint.data.jobs import NO_THETA, Job
+from counterpoint.data.spaces import Discrete
+from counterpoint.data.transitions import Transitions
+from counterpoint.nets.training import Schedule
+from counterpoint.policies.d3qn import D3QN
+from counterpoint.seeding import generator
+from counterpoint.tasks.base import Task
 from counterpoint.tasks.synthetic import Heteroscedastic, Skewed, Turning
 
 Equation = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -89,93 +97,138 @@ class TestTheorem1:
         assert (own - task.transition(state, action, noise)).square().mean() > 0.1
 
 
-STATES, ACTIONS, LUCK, DISCOUNT = 4, 3, 8, 0.6
+STATES, ACTIONS, LUCK = 4, 3, 8
+TABULAR = D3QN(hidden=(), schedule=Schedule(steps=1500, rate="linear"), learning_rate=5e-3, tau=0.02)
+"""Without a hidden layer Q is a table: every (s, a) of one-hot states has a number of its own."""
 
 
-class FiniteSCM:
-    """s' = the u-th of m equally likely rungs of P(s' | s, a), states in order: monotone, the quantile coupling."""
+class FiniteSCM(Task):
+    """s' = the u-th of m equally likely rungs of P(s' | s, a), states in order: monotone, the quantile coupling.
 
-    def __init__(self, seed: int = 0) -> None:
-        random = np.random.default_rng(seed)
-        self.next_state = np.sort(random.integers(STATES, size=(STATES, ACTIONS, LUCK)), -1)
-        self.reward = random.normal(size=(STATES, ACTIONS, STATES))
+    States and actions are one-hot. Rewards are small, so that Huber's loss is a square: its minimum is then the mean.
+    """
 
-    def optimal(self) -> np.ndarray:
+    actions = Discrete.one_hot(ACTIONS)
+    discount = 0.6
+    horizon = 1
+
+    def __init__(self, seed: int) -> None:
+        random = generator(seed, "finite")
+        self.rungs = torch.randint(STATES, (STATES, ACTIONS, LUCK), generator=random).sort(-1).values
+        self.rewards = 0.2 * torch.randn(STATES, ACTIONS, STATES, generator=random)
+
+    def reward(
+        self, state: Float[Tensor, "*n s"], action: Float[Tensor, "*n a"], next_state: Float[Tensor, "*n s"]
+    ) -> Float[Tensor, "*n"]:
+        return self.rewards[state.argmax(-1), action.argmax(-1), next_state.argmax(-1)]
+
+    def terminated(self, next_state: Float[Tensor, "*n s"]) -> Bool[Tensor, "*n"]:
+        return torch.zeros_like(next_state[..., 0], dtype=torch.bool)
+
+    def transition(
+        self, state: Float[Tensor, "n s"], action: Float[Tensor, "n a"], luck: Int[Tensor, " n"]
+    ) -> Float[Tensor, "n s"]:
+        return torch.eye(STATES)[self.rungs[state.argmax(-1), action.argmax(-1), luck]]
+
+    def imagine(
+        self,
+        rows: Transitions,
+        action: Float[Tensor, "n m a"],
+        random: torch.Generator,
+        theta: Float[Tensor, "_ t"] = NO_THETA,
+    ) -> tuple[Float[Tensor, "n m s"], Float[Tensor, "n 1"]]:
+        """Ties: several u lead to s', all equally likely; draw one of them from the posterior, for all of the row."""
+        rungs = self.rungs[rows.state.argmax(-1), rows.action.argmax(-1)]
+        possible = rungs == rows.next_state.argmax(-1, keepdim=True)
+        luck = (possible * torch.rand(possible.shape, generator=random)).argmax(-1)
+        state, often = (x.repeat_interleave(action.shape[1], 0) for x in (rows.state, luck))
+        imagined = self.transition(state, action.flatten(0, 1), often)
+        return imagined.view(*action.shape[:2], -1), luck[:, None].float()
+
+    def sample(
+        self,
+        state: Float[Tensor, "n s"],
+        action: Float[Tensor, "n a"],
+        random: torch.Generator,
+        theta: Float[Tensor, "_ t"] = NO_THETA,
+    ) -> Float[Tensor, "n s"]:
+        return self.transition(state, action, torch.randint(LUCK, (len(state),), generator=random))
+
+    def optimal(self) -> Float[Tensor, "s a"]:
         """Q* by value iteration on the exact law."""
-        q = np.zeros((STATES, ACTIONS))
-        for _ in range(400):
-            q = self.backup(q.max(1)).mean(-1)
+        q, reward = torch.zeros(STATES, ACTIONS), self.rewards.gather(-1, self.rungs)
+        for _ in range(100):
+            q = (reward + self.discount * q.max(1).values[self.rungs]).mean(-1)
         return q
 
-    def backup(self, value: np.ndarray) -> np.ndarray:
-        s, a = np.indices((STATES, ACTIONS))
-        return self.reward[s[..., None], a[..., None], self.next_state] + DISCOUNT * value[self.next_state]
-
-    def log(self, count: int, seed: int) -> np.ndarray:
-        """Rows (s, a, s') of a behaviour that never tries action s mod 3 in state s."""
-        random = np.random.default_rng(seed)
-        state = random.integers(STATES, size=count)
-        action = (state + random.integers(1, ACTIONS, size=count)) % ACTIONS
-        return np.stack([state, action, self.next_state[state, action, random.integers(LUCK, size=count)]], 1)
-
-    def abduct(self, log: np.ndarray, seed: int) -> np.ndarray:
-        """Ties: several u lead to s', all equally likely; draw one of them from the posterior."""
-        possible = self.next_state[log[:, 0], log[:, 1]] == log[:, 2:]
-        return (possible * np.random.default_rng(seed).random(possible.shape)).argmax(1)
-
-    def augment(self, log: np.ndarray, seed: int) -> np.ndarray:
-        """Every row under every action, with its own abducted noise."""
-        noise, state = self.abduct(log, seed), log[:, 0]
-        under = [np.full(len(log), action) for action in range(ACTIONS)]
-        return np.concatenate([np.stack([state, a, self.next_state[state, a, noise]], 1) for a in under])
+    def log(self, count: int, seed: int) -> Transitions:
+        """A behaviour that never tries action s mod 3 in state s."""
+        random = generator(seed, "log")
+        number = torch.randint(STATES, (count,), generator=random)
+        taken = (number + torch.randint(1, ACTIONS, (count,), generator=random)) % ACTIONS
+        state, action = torch.eye(STATES)[number], self.actions.features(taken)
+        next_state = self.sample(state, action, random)
+        return Transitions.logged(
+            state=state,
+            action=action,
+            reward=self.reward(state, action, next_state),
+            next_state=next_state,
+            terminated=self.terminated(next_state),
+            truncated=torch.ones(count, dtype=torch.bool),
+            subject=torch.arange(count),
+            step=torch.zeros(count, dtype=torch.long),
+            actions=self.actions,
+        )
 
 
-def q_learning(scm: FiniteSCM, table: np.ndarray, seed: int, sweeps: int = 4) -> np.ndarray:
-    """Watkins' Q-learning with Robbins–Monro steps n(s, a)^−0.7 over the shuffled rows."""
-    q, visits = np.zeros((STATES, ACTIONS)), np.zeros((STATES, ACTIONS))
-    random = np.random.default_rng(seed)
-    for _ in range(sweeps):
-        for s, a, after in table[random.permutation(len(table))].tolist():
-            visits[s, a] += 1
-            target = scm.reward[s, a, after] + DISCOUNT * q[after].max()
-            q[s, a] += (target - q[s, a]) / visits[s, a] ** 0.7
-    return q
+SCMS = [FiniteSCM(seed) for seed in (0, 1, 4)]
+"""In these the best action of every state leads by a tenth of the span of Q*, so that small errors cannot hide it."""
+OPTIMAL = torch.stack([scm.optimal() for scm in SCMS])
+
+
+def logs(count: int) -> list[Transitions]:
+    return [scm.log(count, seed) for seed, scm in enumerate(SCMS)]
+
+
+def augmented(count: int) -> list[Transitions]:
+    return [Augmenter().augment(log, scm, scm) for log, scm in zip(logs(count), SCMS, strict=True)]
+
+
+def errors(q: Float[Tensor, "k s a"]) -> Float[Tensor, " k"]:
+    """Largest error of a Q-value, in units of the span of Q*."""
+    return (q - OPTIMAL).abs().amax((1, 2)) / (OPTIMAL.amax((1, 2)) - OPTIMAL.amin((1, 2)))
+
+
+@pytest.fixture(scope="module")
+def learned() -> dict[str, Float[Tensor, "k s a"]]:
+    """Q of the package's own learner: every SCM's log alone, and augmented from ever more rows, in one stack."""
+    tables = {"log": logs(20_000), **{f"from {count}": augmented(count) for count in (60, 500, 20_000)}}
+    jobs = [Job(table, seed) for seed, table in enumerate(chain(*tables.values()))]
+    q = torch.stack([each.last.values(torch.eye(STATES)) for each in TABULAR.fit_many(jobs, SCMS[0])])
+    return dict(zip(tables, q.split(len(SCMS)), strict=True))
 
 
 class TestTheorem2:
-    """Tabular Q-learning on counterfactually augmented rows converges to Q*, even where actions were never tried."""
+    """Q-learning on counterfactually augmented rows converges to Q*, even where actions were never tried."""
 
-    @pytest.mark.parametrize("seed", range(3))
-    def test_augmented_rows_give_q_star(self, seed: int) -> None:
-        scm = FiniteSCM(seed)
-        log, optimal = scm.log(5000, seed), scm.optimal()
-        learned = q_learning(scm, scm.augment(log, seed), seed)
-        assert np.abs(learned - optimal).max() < 0.06 * np.ptp(optimal)
-        assert (learned.argmax(1) == optimal.argmax(1)).all()
+    def test_augmented_rows_give_q_star(self, learned) -> None:
+        assert errors(learned["from 20000"]).max() < 0.05
+        assert torch.equal(learned["from 20000"].argmax(-1), OPTIMAL.argmax(-1))
 
-    def test_logged_rows_alone_do_not(self) -> None:
-        missed = 0
-        for seed in range(3):
-            scm = FiniteSCM(seed)
-            optimal = scm.optimal()
-            learned = q_learning(scm, scm.log(5000, seed), seed)
-            assert np.abs(learned - optimal).max() > 0.3 * np.ptp(optimal)
-            missed += int((learned.argmax(1) != optimal.argmax(1)).sum())
-        assert missed > 0
+    def test_logged_rows_alone_do_not(self, learned) -> None:
+        assert errors(learned["log"]).min() > 1
+        assert not torch.equal(learned["log"].argmax(-1), OPTIMAL.argmax(-1))
 
-    def test_error_falls_with_rows(self) -> None:
-        errors = []
-        for count in (60, 500, 4000):
-            scms = [FiniteSCM(seed) for seed in range(3)]
-            learned = [q_learning(scm, scm.augment(scm.log(count, i), i), i, sweeps=2) for i, scm in enumerate(scms)]
-            errors.append(np.mean([np.abs(q - scm.optimal()).max() for q, scm in zip(learned, scms, strict=True)]))
-        assert errors[0] > errors[1] > errors[2]
+    def test_error_falls_with_rows(self, learned) -> None:
+        few, more, many = (errors(learned[f"from {count}"]).mean() for count in (60, 500, 20_000))
+        assert few > more > many
 
     def test_augmented_rows_have_the_true_law(self) -> None:
         """The heart of the proof: a counterfactual row (s, a', s') is a draw from P(s' | s, a')."""
-        scm = FiniteSCM(0)
-        table = scm.augment(scm.log(40_000, 0), 0)
+        scm = SCMS[0]
+        assert isinstance(scm, Imaginer)
+        rows = Augmenter().imagine(scm.log(100_000, 0), scm, scm)
+        cell = ACTIONS * rows.state.argmax(-1) + rows.action_index
         for s, a in product(range(STATES), range(ACTIONS)):
-            after = table[(table[:, 0] == s) & (table[:, 1] == a)][:, 2]
-            truth = np.bincount(scm.next_state[s, a], minlength=STATES) / LUCK
-            np.testing.assert_allclose(np.bincount(after, minlength=STATES) / len(after), truth, atol=0.02)
+            truth = torch.eye(STATES)[scm.rungs[s, a]].mean(0)
+            torch.testing.assert_close(rows.next_state[cell == ACTIONS * s + a].mean(0), truth, rtol=0, atol=0.02)

@@ -9,14 +9,16 @@ from torch import Tensor
 
 from counterpoint.data.jobs import Job
 from counterpoint.data.spaces import Discrete
-from counterpoint.evaluation.rollout import evaluate, evaluate_many, returns
+from counterpoint.errors import CounterpointError
+from counterpoint.evaluation.true_return import evaluate, evaluate_many, returns
 from counterpoint.nets.training import Schedule
-from counterpoint.policies.base import Actor
 from counterpoint.policies.d3qn import D3QN
 from counterpoint.seeding import generator
+from counterpoint.simulation.rollout import Actor
+from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks.base import KnownSCM
 from counterpoint.tasks.cartpole import CartPole
-from counterpoint.tasks.simulate import random_policy, simulate
+from counterpoint.tasks.tumour import LOG_CAPACITY, Tumour, TumourResponse
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class Walk(KnownSCM):
 
     size: float = 0.0
     discount: float = 1.0
+    horizon: int = 12
     actions = Discrete.of([0.0, 1.0, 2.0])
     state_names = ("s",)
     noise_width = 1
@@ -52,7 +55,7 @@ class Walk(KnownSCM):
 def always(*values: float) -> Actor:
     """Policy k takes values[k] whatever it sees."""
 
-    def act(state: Float[Tensor, "k n s"]) -> Float[Tensor, "k n a"]:
+    def act(state: Float[Tensor, "k n s"], theta: Float[Tensor, "k n t"]) -> Float[Tensor, "k n a"]:
         return torch.tensor(values)[:, None, None].expand(-1, state.shape[1], 1)
 
     return act
@@ -69,10 +72,37 @@ def test_the_horizon_caps() -> None:
     torch.testing.assert_close(got, torch.tensor([[3.0], [3.3]]).expand(-1, 2))
 
 
+def test_unless_told_otherwise_the_horizon_is_the_tasks() -> None:
+    assert returns(always(0.0), Walk(), 1, 2, seed=0).tolist() == [[12.0, 12.0]]
+    assert returns(always(0.0), Walk(horizon=7), 1, 2, seed=0).tolist() == [[7.0, 7.0]]
+
+
+def test_no_trials_are_one_line() -> None:
+    with pytest.raises(CounterpointError, match=r"^0 trials say nothing;[^\n]*$"):
+        returns(always(0.0), Walk(), 1, 0, seed=0)
+
+
+def test_trial_i_is_one_of_subject_i_and_the_policy_is_told_its_factor() -> None:
+    """Nobody treated: patient i's tumour grows at the patient's own rate, whatever the policy makes of the factors."""
+    task = Tumour(TumourResponse(*torch.tensor([[0.1] * 3, [0.0, 0.01, 0.02], [0.028] * 3])), noise_size=0.0)
+    told: list[Tensor] = []
+
+    def act(state: Float[Tensor, "k n s"], theta: Float[Tensor, "k n t"]) -> Float[Tensor, "k n a"]:
+        told.append(theta)
+        return torch.zeros(*state.shape[:2], 2)
+
+    factors = torch.tensor([[5.0], [6.0], [7.0]])
+    got = returns(act, task, 2, 3, seed=0, horizon=1, theta=factors)
+    start = task.initial(3, generator(0, "evaluation start"))[:, 0]
+    growth = torch.tensor([0.0, 0.01, 0.02]) * (LOG_CAPACITY - start)
+    torch.testing.assert_close(got, -growth.expand(2, -1), rtol=0, atol=1e-5)
+    assert torch.equal(told[0], factors.expand(2, -1, -1))
+
+
 def test_nothing_is_earned_after_the_end() -> None:
     """The walk could come back below the limit, but the episode is over."""
 
-    def act(state: Float[Tensor, "k n s"]) -> Float[Tensor, "k n a"]:
+    def act(state: Float[Tensor, "k n s"], theta: Float[Tensor, "k n t"]) -> Float[Tensor, "k n a"]:
         return torch.where(state > 4.5, -5.0, 2.0)
 
     assert returns(act, Walk(), 1, 1, seed=0, horizon=50).item() == pytest.approx(3.6)
@@ -80,7 +110,7 @@ def test_nothing_is_earned_after_the_end() -> None:
 
 @pytest.mark.parametrize("task", [CartPole(noise_size=0.1), CartPole(noise_reading="observation", noise_size=0.6)])
 def test_every_policy_meets_the_same_chance(task: CartPole) -> None:
-    feedback = lambda state: task.actions.features(10 * (state[..., 2] + state[..., 3] > 0).long())
+    feedback = lambda state, theta: task.actions.features(10 * (state[..., 2] + state[..., 3] > 0).long())
     twice = returns(feedback, task, 2, 6, seed=0, horizon=200)
     alone = returns(feedback, task, 1, 6, seed=0, horizon=200)
     assert torch.equal(twice[0], twice[1])
@@ -123,6 +153,6 @@ def test_evaluation_noise_is_that_of_the_task() -> None:
     """Without noise every trial of a policy that sees nothing differs by its start alone."""
     task = CartPole(noise_size=0.0)
     still = replace(task, noise_size=0.3)
-    push = lambda state: torch.full((*state.shape[:-1], 1), 0.5)
+    push = lambda state, theta: torch.full((*state.shape[:-1], 1), 0.5)
     calm, shaken = (returns(push, t, 1, 30, seed=0, horizon=300) for t in (task, still))
     assert shaken.mean() < calm.mean()
