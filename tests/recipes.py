@@ -9,8 +9,8 @@ from counterpoint.data.transitions import Transitions
 from counterpoint.dynamics.deterministic import Deterministic
 from counterpoint.dynamics.gaussian import GaussianDynamics
 from counterpoint.dynamics.mixture import MixtureDynamics
-from counterpoint.nets.conditional import Likelihood
-from counterpoint.nets.density import Mixture, Spline
+from counterpoint.nets.laws import Gaussian, Mixture, Spline
+from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Schedule
 from counterpoint.scm.bicogan import BiCoGAN, ConditionalBiCoGAN
 from counterpoint.scm.density import DensitySCM
@@ -31,7 +31,8 @@ DENSITY = DensitySCM(ensemble=2, hidden=(8,), likelihood=BRIEF)
 DYNAMICS: dict[str, Any] = {"ensemble": 2, "hidden": (8,), "likelihood": BRIEF}
 
 SCMS: dict[str, tuple[Any, Transitions]] = {
-    "gaussian": (DENSITY, ROWS),
+    "skewed spline": (DENSITY, ROWS),
+    "gaussian": (replace(DENSITY, law=Gaussian()), ROWS),
     "spline": (replace(DENSITY, law=Spline(4)), ROWS),
     "mixture": (replace(DENSITY, law=Mixture(3)), ROWS),
     "triangular": (replace(DENSITY, order=(2, 0, 3, 1)), ROWS),

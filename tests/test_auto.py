@@ -1,26 +1,32 @@
 """The choice among SCMs: by rows held out from the fit, for the plainer where chance cannot tell, and on record."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from counterpoint.data.jobs import Job
+from counterpoint.data.transitions import concatenate
 from counterpoint.errors import CounterpointError
-from counterpoint.nets.conditional import Likelihood
-from counterpoint.nets.density import Bent, Gaussian
-from counterpoint.nets.training import Schedule
+from counterpoint.nets.laws import Gaussian, SkewedSpline
+from counterpoint.nets.likelihood import Likelihood
+from counterpoint.nets.training import Monitor, Schedule
 from counterpoint.scm.auto import Auto, Choice, Scores, _behind, _choice, held_out_scores
 from counterpoint.scm.bicogan import ConditionalBiCoGAN
 from counterpoint.scm.density import DensitySCM
 from counterpoint.tasks.synthetic import Additive, Bimodal, sample
 
 QUICK = DensitySCM(Gaussian(), 2, (16,), likelihood=Likelihood(Schedule(300, check_every=50), learning_rate=1e-2))
-PLAIN_OR_BENT = Auto((QUICK, replace(QUICK, law=Bent())))
+PLAIN_OR_SKEWED = Auto((QUICK, replace(QUICK, law=SkewedSpline())))
 BRIEFLY = replace(QUICK, likelihood=Likelihood(Schedule(20, 10)))
-BRIEF = Auto((BRIEFLY, replace(BRIEFLY, law=Bent())))
+BRIEF = Auto((BRIEFLY, replace(BRIEFLY, law=SkewedSpline())))
+
+
+SAME = Scores(torch.zeros(3), torch.zeros(3))
 
 
 def scores(log_likelihood: list[float] | None, energy: list[float]) -> Scores:
@@ -28,7 +34,7 @@ def scores(log_likelihood: list[float] | None, energy: list[float]) -> Scores:
 
 
 class TestTheChoice:
-    recipes = (QUICK, replace(QUICK, law=Bent()))
+    recipes = (QUICK, replace(QUICK, law=SkewedSpline()))
 
     def test_the_difference_is_counted_in_standard_errors(self) -> None:
         """Differences 1, 2, 3 have mean 2, standard deviation 1 and standard error 1/√3."""
@@ -39,7 +45,7 @@ class TestTheChoice:
     def test_the_plainer_is_taken_where_chance_explains_the_difference(self) -> None:
         choice = _choice(self.recipes, [scores([0.0, 0.0, 0.0], [0.0] * 3), scores([1.0, -1.0, 0.5], [0.0] * 3)])
         assert choice.took is self.recipes[0]
-        assert "Bent foresaw 3 held-out rows best, but Gaussian is plainer" in choice.why
+        assert "SkewedSpline foresaw 3 held-out rows best, but Gaussian is plainer" in choice.why
 
     def test_the_better_is_taken_where_it_is_clearly_better(self) -> None:
         choice = _choice(self.recipes, [scores([0.0, 0.0, 0.0], [0.0] * 3), scores([1.0, 1.1, 0.9], [0.0] * 3)])
@@ -55,10 +61,10 @@ class TestTheChoice:
 
 
 def test_two_modes_are_bent_and_a_normal_noise_is_not() -> None:
-    bimodal, normal = PLAIN_OR_BENT.choose([Job(sample(task, 600, 0), 0) for task in (Bimodal(), Additive())])
+    bimodal, normal = PLAIN_OR_SKEWED.choose([Job(sample(task, 600, 0), 0) for task in (Bimodal(), Additive())])
     assert isinstance(bimodal.took, DensitySCM)
     assert isinstance(normal.took, DensitySCM)
-    assert bimodal.took.law == Bent()
+    assert bimodal.took.law == SkewedSpline()
     assert normal.took.law == Gaussian()
 
 
@@ -73,6 +79,46 @@ def test_held_out_scores_prefer_the_rows_own_law() -> None:
     assert right.negative_energy.mean() > wrong.negative_energy.mean() + 0.2
 
 
+class Watched(DensitySCM):
+    """Remembers what it was fitted on."""
+
+    def fit_many(self, jobs: Sequence[Job], monitor: Monitor = Monitor(), device: str = "cpu") -> list[Any]:
+        FITTED.append(list(jobs))
+        return super().fit_many(jobs, monitor, device)
+
+
+FITTED: list[list[Job]] = []
+
+
+def test_no_subject_is_both_fitted_on_and_judged_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Subjects of 1 to 7 rows, each with a factor that is its number; rows that no model may see are in neither."""
+    rows = sample(Additive(), 252, 0)
+    random = torch.Generator().manual_seed(0)
+    subject = torch.arange(63).repeat_interleave(torch.arange(63) % 7 + 1)[torch.randperm(252, generator=random)]
+    rows = replace(rows, subject=subject, subject_names=tuple(map(str, range(63))))
+    rows.next_state[5] = torch.nan
+    rows = concatenate([rows, replace(rows[:9], imagined=torch.ones(9, dtype=torch.bool))])
+    usable = (~rows.imagined & rows.has_next).nonzero()[:, 0]
+    jobs = [Job(rows, seed, rows.subject[:, None].float()) for seed in range(6)]
+    judged: list[Job] = []
+    monkeypatch.setattr("counterpoint.scm.auto.held_out_scores", lambda model, job: judged.append(job) or SAME)
+    FITTED.clear()
+    Auto((Watched(Gaussian(), 1, (4,), likelihood=Likelihood(Schedule(2))),), held_out=0.3).choose(jobs)
+    (fitted,) = FITTED
+    asides = set()
+    for kept, aside in zip(fitted, judged, strict=True):
+        subjects = [set(part.data.subject.tolist()) for part in (kept, aside)]
+        assert not subjects[0] & subjects[1]
+        assert len(kept.data) + len(aside.data) == len(usable)
+        for part in (kept, aside):
+            assert torch.equal(part.theta[:, 0], part.data.subject.float())
+        together = torch.cat([kept.data.row_hashes, aside.data.row_hashes])
+        assert torch.equal(together.sort().values, rows[usable].row_hashes.sort().values)
+        assert len(aside.data) / len(usable) == pytest.approx(0.3, abs=0.03)
+        asides.add(frozenset(subjects[1]))
+    assert len(asides) == 6, "the seed decides who is held out"
+
+
 def test_the_choice_never_sees_the_noise() -> None:
     rows = sample(Bimodal(), 200, 0)
     told, blind = BRIEF.choose([Job(rows, 0)]) + BRIEF.choose([Job(replace(rows, noise=rows.noise[:, :0]), 0)])
@@ -85,7 +131,7 @@ def test_the_evidence_stands_in_the_saved_model(tmp_path: Path) -> None:
     assert isinstance(model.recipe, Choice)
     model.save(tmp_path)
     written = json.loads((tmp_path / "recipe.json").read_text())["recipe"]
-    assert [candidate["name"] for candidate in written["candidates"]] == ["Gaussian", "Bent"]
+    assert [candidate["name"] for candidate in written["candidates"]] == ["Gaussian", "SkewedSpline"]
     assert written["why"] == model.recipe.why
     torch.testing.assert_close(model.counterfactual(rows, rows.action), rows.next_state, rtol=0, atol=1e-5)
     alone = model.recipe.took.fit(rows, seed=3)
@@ -94,6 +140,6 @@ def test_the_evidence_stands_in_the_saved_model(tmp_path: Path) -> None:
 
 def test_wrong_use_is_one_line() -> None:
     with pytest.raises(CounterpointError, match="no candidates"):
-        Auto(()).fit(sample(Additive(), 100, 0))
+        Auto(())
     with pytest.raises(CounterpointError, match="cannot be split"):
         Auto(held_out=0.001).fit(sample(Additive(), 100, 0))

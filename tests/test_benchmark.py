@@ -7,7 +7,7 @@ import pytest
 import counterpoint.experiments.counterfactuals as benchmark
 from counterpoint.errors import CounterpointError
 from counterpoint.experiments.counterfactuals import SETS, TASKS, Counterfactuals, log, methods, run_cell
-from counterpoint.report.tables import read_csv, write_csv
+from counterpoint.report.results import read_csv, write_csv
 
 COPY = ("copy the outcome",)
 

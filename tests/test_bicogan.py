@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from counterpoint.artifacts import Saved
 from counterpoint.data.jobs import Job, fitting_table
 from counterpoint.data.transitions import Transitions
 from counterpoint.nets.stacked import StackedBatchNorm, initialise
@@ -70,10 +71,15 @@ class _Still(torch.nn.Module):
         return joint @ self.weight
 
 
+def begin(*networks: torch.nn.Module) -> None:
+    for network in networks:
+        initialise(network, [0] * getattr(network, "per_member", 1))
+
+
 def still_learner(recipe: BiCoGAN | ConditionalBiCoGAN, regulariser: float, cycle: float) -> AdversarialLearner:
-    mechanism = recipe.mechanism(4, 5, 1)
+    mechanism = recipe.build(4, 5, 1)
     table = standardised(mechanism, [Job(rows())])
-    torch.nn.init.normal_(mechanism.encoder.net.layers[-1].weight, generator=generator(0))
+    begin(mechanism.generator, mechanism.encoder)
     how = replace(recipe.training, penalty=0.0, learning_rate=0.0)
     return AdversarialLearner(mechanism, _Still(5 + 4 + 4), table, how, regulariser, cycle)  # pyright: ignore
 
@@ -103,6 +109,15 @@ def test_paper_regulariser_follows_lambda():
     assert gradients[2].abs().max() == 0
 
 
+def test_paper_regulariser_draws_the_guess_to_the_context():
+    """The slope of λ·E‖c − ĉ‖² in the bias of ĉ is 2λ·E(ĉ − c), so that descent brings ĉ nearer to c."""
+    learner = still_learner(PAPER, regulariser=3.0, cycle=0.0)
+    update_once(learner)
+    encoded, decoded = learner.discriminator.seen[0][0].chunk(2)
+    slope = 2 * 3.0 * (encoded - decoded)[:, :5].mean(0)
+    torch.testing.assert_close(learner.live.encoder.net.layers[-1].bias.grad[0, 0, :5], slope)
+
+
 def test_the_discriminator_sees_both_joints_in_one_order():
     """(ĉ, û, s') from the encoder, (c, u, ŝ') from the decoder. Swapping s and s' in either joint fails here."""
     learner = still_learner(PAPER, 1.0, 0.0)
@@ -130,11 +145,54 @@ def test_the_noise_cycle_teaches_the_conditional_encoder():
     assert (learner.live.encoder.net.layers[-1].bias.grad != 0).all()
 
 
+def test_the_noise_cycle_draws_the_recovered_noise_to_the_noise():
+    """The slope of .3·E‖u − E(c, G(c, u))‖² in the encoder's last bias is 2·.3·E(E(c, G(c, u)) − u)."""
+    learner = still_learner(CONDITIONAL, 0.0, 0.3)
+    update_once(learner)
+    context, noise, generated = learner.discriminator.seen[0].chunk(2, 1)[1].split([5, 4, 4], -1)
+    slope = 2 * 0.3 * (learner.live.encoder(context, generated)[1] - noise).mean(1)
+    torch.testing.assert_close(learner.live.encoder.net.layers[-1].bias.grad[0], slope)
+
+
+@BOTH
+def test_generator_and_encoder_lead_the_discriminator_astray(recipe):
+    """It says "encoded" where its logit is high: with D held still, one step lowers E's half and raises G's."""
+    learner = still_learner(recipe, 0.0, 0.0)
+    torch.nn.init.normal_(learner.discriminator.weight, generator=generator(1))
+    learner.fooling.param_groups[0]["lr"] = 1e-3
+    draw = update_once(learner)
+    learner.update(draw)
+    before, after = (learner.discriminator(learner.discriminator.seen[i])[0].chunk(2) for i in (0, 2))
+    assert after[0].mean() < before[0].mean() - 1e-3
+    assert after[1].mean() > before[1].mean() + 1e-3
+
+
+@BOTH
+def test_the_weights_kept_are_the_running_average(recipe):
+    """The n-th update counts for max(9/(9 + n), 1 − average): here 9/10, 9/11, .8 and .8."""
+    mechanism, judge = recipe.build(4, 5, 1), recipe.discriminator(4, 5, 1)
+    table = standardised(mechanism, [Job(rows())])
+    begin(mechanism.generator, mechanism.encoder, judge)
+    how = replace(recipe.training, learning_rate=1e-2, average=0.2)
+    learner = AdversarialLearner(mechanism, judge, table, how, *recipe.weights())
+    expected = {name: tensor.clone() for name, tensor in learner.live.state_dict().items()}
+    draws = learner.draw(0, generator(0), 4)
+    for i, share in enumerate((9 / 10, 9 / 11, 0.8, 0.8)):
+        learner.update({name: column[i : i + 1] for name, column in draws.items()})
+        live = learner.live.state_dict()
+        expected = {name: (1 - share) * kept + share * live[name] for name, kept in expected.items()}
+    assert learner.network() is learner.averaged
+    for name, tensor in learner.averaged.state_dict().items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-5, msg=name)
+    weight = next(name for name, _ in learner.live.encoder.named_parameters(prefix="encoder"))
+    assert (expected[weight] - live[weight]).abs().max() > 1e-3
+
+
 def test_generator_and_encoder_are_judged_row_by_row():
     """Through the batch's statistics G could spoil D's view of the other half: fails when `_fool` judges in train()."""
     judge = PAPER.discriminator(4, 5, 1)
     initialise(judge, [0])
-    mechanism = PAPER.mechanism(4, 5, 1)
+    mechanism = PAPER.build(4, 5, 1)
     learner = AdversarialLearner(mechanism, judge, standardised(mechanism, [Job(rows())]), PAPER.training, 1, 0)
     update_once(learner)
     joint = torch.randn(1, 6, 13, generator=generator(0)).requires_grad_()
@@ -227,7 +285,8 @@ def test_an_interrupted_fit_resumes_to_the_same_weights(recipe, tmp_path):
 @BOTH
 def test_weights_suffice_to_rebuild_the_model(recipe):
     model = recipe.fit(rows(), seed=1)
-    rebuilt = recipe.rebuild(model.header(), weights(model), model.actions, model.origin)
+    given = recipe, model.actions, model.state_names, model.origin, model.header(), model.weights(), {}
+    rebuilt = recipe.rebuild(Saved(*given))
     table = rows(seed=9)
     actions = other_actions(table)
     assert torch.equal(rebuilt.counterfactual(table, actions), model.counterfactual(table, actions))
@@ -249,8 +308,9 @@ def test_batch_norm_statistics_are_those_of_the_weights_that_are_kept():
     offsets: list[float] = []
     for norm in (module for module in mechanism.modules() if isinstance(module, StackedBatchNorm)):
         norm.register_forward_hook(lambda norm, x, _: offsets.append(_offset(norm, x[0])))
-    table = {name: column.repeat(40, 1)[None] for name, column in fitting_table(Job(rows())).items()}
-    context, y = mechanism.context(table["context"]), mechanism.target(table["next_state"])
+    table = fitting_table(Job(rows()))
+    told, after = (table[name].repeat(40, 1)[None] for name in ("context", "next_state"))
+    context, y = mechanism.context(told), mechanism.target(after)
     mechanism.encoder(context, y)
     mechanism.generator(context, torch.randn(y.shape, generator=generator(0)))
     assert len(offsets) == 4

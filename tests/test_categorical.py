@@ -7,15 +7,15 @@ import torch
 from scipy import stats
 
 from counterpoint import artifacts
-from counterpoint.data.jobs import Job
+from counterpoint.data.jobs import Job, Origin
 from counterpoint.data.spaces import Box
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError
-from counterpoint.nets.conditional import Likelihood
-from counterpoint.nets.density import Gaussian, Spline
-from counterpoint.nets.stacked import initialise
+from counterpoint.nets.laws import Gaussian, Spline
+from counterpoint.nets.likelihood import Likelihood
+from counterpoint.nets.stacked import initialise, unstack, with_weights
 from counterpoint.nets.training import Schedule
-from counterpoint.scm.base import Origin, StructuralCausalModel
+from counterpoint.scm.base import StructuralCausalModel
 from counterpoint.scm.categorical import draw_exponentials, posterior_gumbels
 from counterpoint.scm.mixed import Mixed, categorical
 from counterpoint.seeding import generator
@@ -23,6 +23,7 @@ from counterpoint.seeding import generator
 torch.set_num_threads(1)
 QUICK = Likelihood(Schedule(steps=200, check_every=50, rate="one-cycle"), batch=128)
 RECIPE = Mixed(((1, 3),), ensemble=2, hidden=(32,), likelihood=QUICK)
+NO_ROWS = torch.zeros(0, dtype=torch.long)
 
 
 def log_p(*probabilities: float) -> torch.Tensor:
@@ -120,9 +121,9 @@ def test_counterfactual_stability() -> None:
 def test_counterfactual_stability_of_a_mechanism() -> None:
     """The same through a mechanism: the network's own probabilities decide which rows are protected."""
     recipe = categorical(3, 4, ensemble=1)
-    mechanism = recipe.mechanism(2, 3, 1)
+    mechanism = recipe.build(2, 3, 1)
     initialise(mechanism, [5])
-    model = StructuralCausalModel(recipe, mechanism, Box((-1.0,), (1.0,)), ("a", "b"), Origin(0, ""))
+    model = StructuralCausalModel(recipe, mechanism, Box((-1.0,), (1.0,)), ("a", "b"), Origin(0, "", ""), NO_ROWS)
     random = generator(5, "mechanism")
     rows = ward(4000, 5)
     codes = [torch.randint(n, (4000, 2), generator=random).float() for n in (3, 4)]
@@ -190,7 +191,7 @@ def test_posterior_draws_differ_and_all_explain_the_row(fitted: StructuralCausal
 
 
 def test_combine_votes_on_codes_and_averages_numbers() -> None:
-    mechanism = RECIPE.mechanism(2, 3, 4)
+    mechanism = RECIPE.build(2, 3, 4)
     predictions = torch.tensor([[[1.0, 2], [0, 0]], [[2.0, 2], [0, 1]], [[3.0, 1], [0, 2]], [[6.0, 0], [1, 1]]])
     assert mechanism.combine(predictions).tolist() == [[3.0, 2.0], [0.25, 1.0]]
     tie = torch.tensor([[[0.0, 2]], [[0.0, 1]], [[0.0, 1]], [[0.0, 2]]])
@@ -215,12 +216,9 @@ def test_many_jobs_fit_as_one(law: Gaussian | Spline) -> None:
 
 def test_saved_model_predicts_the_same(fitted: StructuralCausalModel, tmp_path) -> None:
     fitted.save(tmp_path)
-    weights, header = artifacts.load(tmp_path)
-    classes = {c.__name__: c for c in (Mixed, Gaussian, Likelihood, Schedule, Box, Origin)}
-    recipe = artifacts.decode(header["recipe"], classes)
-    loaded = recipe.rebuild(header, weights, artifacts.decode(header["actions"], classes), fitted.origin)
+    loaded = artifacts.load(tmp_path, {c.__name__: c for c in (Mixed, Gaussian, Likelihood, Schedule, Box, Origin)})
     rows = ward(100, 3)
-    assert recipe == fitted.recipe
+    assert (loaded.recipe, loaded.origin, loaded.actions) == (fitted.recipe, fitted.origin, fitted.actions)
     assert torch.equal(loaded.counterfactual(rows, -rows.action), fitted.counterfactual(rows, -rows.action))
 
 
@@ -261,7 +259,6 @@ def _probabilities(model: StructuralCausalModel, state: torch.Tensor, action: to
 
 def _only_member(model: StructuralCausalModel, member: int) -> StructuralCausalModel:
     recipe = replace(model.recipe, ensemble=1)
-    mechanism = recipe.mechanism(2, 3, 1)
-    weights = {name: tensor[member : member + 1] for name, tensor in model.mechanism.state_dict().items()}
-    mechanism.load_state_dict(weights)
-    return StructuralCausalModel(recipe, mechanism, model.actions, model.state_names, model.origin)
+    weights = unstack(model.mechanism.state_dict(), model.mechanism.members)[member]
+    mechanism = with_weights(recipe.build(2, 3, 1), weights)
+    return StructuralCausalModel(recipe, mechanism, model.actions, model.state_names, model.origin, model.fitted_rows)

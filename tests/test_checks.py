@@ -4,25 +4,29 @@ import json
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from counterpoint.data.jobs import Origin
 from counterpoint.data.spaces import Discrete
-from counterpoint.data.transitions import Transitions
+from counterpoint.data.transitions import Transitions, concatenate, first_outcome
 from counterpoint.errors import CounterpointError
+from counterpoint.library import load
 from counterpoint.report.check_figure import check_figure
 from counterpoint.scm import ambiguity, checks
-from counterpoint.scm.base import Mechanism, Origin, StructuralCausalModel
+from counterpoint.scm.base import StructuralCausalModel, StructuralMechanism
 from counterpoint.scm.density import location_scale
 from counterpoint.scm.findings import Sample, draw
 from counterpoint.scm.independence import column_gram, gram, holm, hsic, kolmogorov, permutation_moments
-from counterpoint.scm.support import support
+from counterpoint.scm.support import similar_rows, support
 from counterpoint.tasks.synthetic import PROBLEMS, Heteroscedastic, Independent, OneStep, Triangular, Turning, sample
+from recipes import DENSITY, SCMS
 
 
-class Handmade(Mechanism):
+class Handmade(StructuralMechanism):
     """One member without weights; the parameter only says on which device it lives."""
 
     def __init__(self, width: int) -> None:
@@ -141,6 +145,19 @@ class Stepped(Truth):
         return super().predict(context, state, torch.cat([noise[..., :1].clamp(max=1.5), noise[..., 1:]], -1))
 
 
+class Contrary(Truth):
+    """Rises with its noise under doses of 0 and above, and falls below."""
+
+    def _sign(self, context: Tensor) -> Tensor:
+        return torch.where(context[..., -1:] < 0, -1.0, 1.0)
+
+    def predict(self, context: Tensor, state: Tensor, noise: Tensor) -> Tensor:
+        return super().predict(context, state, noise * self._sign(context))
+
+    def abduct(self, context: Tensor, state: Tensor, next_state: Tensor) -> Tensor:
+        return super().abduct(context, state, next_state) * self._sign(context)
+
+
 class Shuffled(Truth):
     """Each row gets the noise of the row before it: its law is right in every respect, and it explains nothing."""
 
@@ -174,11 +191,13 @@ class Divided(Truth):
         return super().abduct(context, state, next_state - self._push(context))
 
 
-def wrap(mechanism: Mechanism, rows: Transitions, data: str = "other rows") -> StructuralCausalModel:
-    return StructuralCausalModel(None, mechanism, rows.actions, rows.state_names, Origin(0, data))
+def wrap(mechanism: StructuralMechanism, rows: Transitions, fitted_on: Transitions | None = None) -> Any:
+    """A model of this mechanism, as if it were fitted on the rows given, or on others."""
+    seen = torch.zeros(0, dtype=torch.long) if fitted_on is None else fitted_on.row_hashes
+    return StructuralCausalModel(None, mechanism, rows.actions, rows.state_names, Origin(0, "", ""), seen)
 
 
-def examine(mechanism: Mechanism, task: OneStep, seed: int = 0, count: int = 600) -> Sample:
+def examine(mechanism: StructuralMechanism, task: OneStep, seed: int = 0, count: int = 600) -> Sample:
     rows = sample(task, count, seed + 100)
     return draw(wrap(mechanism, rows), rows, seed)
 
@@ -221,6 +240,16 @@ def test_a_broken_model_fails_its_check(broken: type[Truth], fails: str, passes:
     assert all(report[name].passed for name in passes)
     assert report.trust == "no"
     assert report[fails].sentence in report.verdict()
+
+
+@pytest.mark.parametrize(("taken", "alternative", "falls"), [(0.5, 0.5, 0.0), (0.5, -0.5, 0.5), (-0.5, 0.5, 0.5)])
+def test_the_next_state_must_rise_under_either_action(taken: float, alternative: float, falls: float) -> None:
+    seen = examine(Contrary(Heteroscedastic()), Heteroscedastic(), count=60)
+    doses = {dose: torch.full_like(seen.alternative, dose) for dose in (taken, alternative)}
+    rows = replace(seen.rows, action=doses[taken])
+    finding = checks.monotone(replace(seen, rows=rows, alternative=doses[alternative]))
+    assert finding.value == falls
+    assert finding.passed == (falls == 0)
 
 
 def test_a_missing_order_is_seen_in_the_coupling() -> None:
@@ -266,6 +295,38 @@ def test_turned_noise_keeps_its_law_and_the_factual_answer() -> None:
     assert (turned - seen.abducted()).abs().mean() > 0.3
 
 
+@pytest.fixture(scope="module")
+def coded() -> Sample:
+    """A mixed model of three continuous columns and a code, on rows of its own: their noises have the prior's law."""
+    recipe, rows = SCMS["mixed"]
+    model = replace(recipe, ensemble=1).fit(rows)
+    random = torch.Generator().manual_seed(0)
+    many = rows[torch.randint(len(rows), (1000,), generator=random)]
+    return draw(model, replace(many, next_state=model.sample(many.state, many.action, random)), 0)
+
+
+def test_only_normal_noises_turn(coded: Sample) -> None:
+    assert coded.model.mechanism.normal_noise == 3
+    own, turned = coded.abducted()[0], ambiguity.turned_noise(coded)[0]
+    assert torch.equal(turned[:, 3:], own[:, 3:])
+    assert (turned - own)[:, :2].abs().mean() > 0.3
+    forward = (coded.alternative > coded.rows.action)[:, 0]
+    for normal in (turned[forward, :3], turned[~forward, :3]):
+        torch.testing.assert_close(normal.mean(0), torch.zeros(3), rtol=0, atol=0.2)
+        torch.testing.assert_close(normal.T.cov(), torch.eye(3), rtol=0, atol=0.2)
+    assert ambiguity.turning(coded).value > 0
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_fewer_than_two_normal_noises_cannot_turn(coded: Sample, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(coded.model.mechanism), "normal_noise", count)
+    torch.testing.assert_close(ambiguity.turned_noise(coded), coded.abducted(), rtol=0, atol=1e-4)
+    finding = ambiguity.turning(coded)
+    assert finding.passed
+    assert finding.value == 0
+    assert finding.sentence.startswith("Nothing can turn")
+
+
 @pytest.mark.parametrize(("more", "passed"), [(0.0, True), (0.05, True), (1.0, False)])
 def test_members_must_agree(more: float, passed: bool) -> None:
     task = Heteroscedastic()
@@ -283,7 +344,32 @@ def test_order_ambiguity_tells_f_from_d() -> None:
     assert not found["f"].passed
 
 
+@pytest.mark.parametrize("width", [1, 3])
+def test_a_straight_line_is_forecast_from_the_other_half(width: int) -> None:
+    """Noise of the odd rows alone spoils the even rows' forecast, and leaves their own exact."""
+    random = torch.Generator().manual_seed(0)
+    context = torch.randn(400, 4, generator=random)
+    line = context @ torch.randn(4, width, generator=random) + 2
+    odd = (torch.arange(400) % 2 == 1)[:, None]
+    wrong = checks._straight_line(context, line + odd * torch.randn(400, width, generator=random)) - line
+    assert wrong[1::2].abs().max() < 1e-3
+    assert wrong[::2].abs().mean() > 0.01
+
+
 class TestSupport:
+    def test_similar_rows_are_the_nearest_that_are_not_the_row_itself(self) -> None:
+        """Thrice the same table, and rows of one state that differ elsewhere; two rows have no next state."""
+        rows = sample(Independent(), 60, 0)
+        rows = replace(rows, state=rows.state[torch.arange(60) // 2 * 2])
+        rows.next_state[:2] = torch.nan
+        logged = rows[torch.arange(180) % 60]
+        found = similar_rows(rows, logged, 10)
+        distance = ((rows.state[:, None] - logged.state) / logged.state.std(0)).norm(dim=-1)
+        distance[torch.arange(60)[:, None] == torch.arange(180) % 60] = torch.inf
+        expected = distance.sort().values[:, :10]
+        torch.testing.assert_close(distance.gather(1, found), expected, rtol=0, atol=1e-5)
+        assert (expected[:, :3] == 0).all()
+
     def test_actions_tied_to_the_state_leave_others_unsupported(self) -> None:
         rows = sample(Heteroscedastic(), 1000, 0)
         tied = replace(rows, action=(rows.state.tanh() + 0.02 * rows.action).clamp(-1, 1))
@@ -316,10 +402,17 @@ class TestReport:
     def test_rows_of_the_fit_are_never_trusted_fully(self) -> None:
         task = Heteroscedastic()
         rows = sample(task, 300, 0)
-        report = checks.check(wrap(Truth(task), rows, rows.fingerprint), rows)
+        report = checks.check(wrap(Truth(task), rows, rows), rows)
         assert not report.held_out
         assert report.trust == "with care"
         assert "own rows" in report.verdict()
+
+    @pytest.mark.parametrize("one", [0, 299])
+    def test_a_single_row_of_the_fit_among_others_is_noticed(self, one: int) -> None:
+        task = Heteroscedastic()
+        rows = sample(task, 300, 0)
+        assert not checks.check(wrap(Truth(task), rows, rows[one : one + 1]), rows).held_out
+        assert checks.check(wrap(Truth(task), rows, sample(task, 300, 1)), rows).held_out
 
     def test_json_holds_every_finding(self) -> None:
         report = checks.report(examine(Shifted(TASK), TASK, count=300))
@@ -343,6 +436,75 @@ class TestReport:
         first, second = ((tmp_path / name).read_bytes() for name in ("sound.png", "broken.png"))
         assert first.startswith(b"\x89PNG")
         assert first != second
+
+
+def stays(subjects: int, seed: int) -> Transitions:
+    """Stays of four rows in d; the last of each ends and has no next state."""
+    rows = sample(Independent(), 4 * subjects, seed)
+    last = torch.arange(len(rows)) % 4 == 3
+    return replace(
+        rows,
+        next_state=rows.next_state.masked_fill(last[:, None], torch.nan),
+        outcome=first_outcome(last),
+        subject=torch.arange(len(rows)) // 4,
+        episode=torch.arange(len(rows)) // 4,
+        step=torch.arange(len(rows)) % 4,
+    )
+
+
+LOG = stays(100, 0)
+KEPT, ASIDE = LOG.split(0.3, seed=2)
+
+
+@pytest.fixture(scope="module")
+def model() -> StructuralCausalModel:
+    """Fitted on most of the log's subjects."""
+    return DENSITY.fit(KEPT)
+
+
+class TestHeldOut:
+    """Whether rows were seen is told by the rows, whatever table they stand in."""
+
+    @pytest.mark.parametrize(
+        "pick",
+        [
+            lambda rows: rows,
+            lambda rows: rows.with_next(),
+            lambda rows: rows[40:140],
+            lambda rows: rows.with_next()[-80:],
+            lambda rows: rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))],
+            lambda rows: replace(rows, reward=rows.reward + 1, subject=rows.subject + 5),
+        ],
+        ids=["all", "with next", "slice", "slice with next", "shuffled", "other rewards and numbers"],
+    )
+    def test_rows_of_the_fit_are_never_held_out(self, pick, model: StructuralCausalModel) -> None:
+        report = checks.check(model, pick(KEPT))
+        assert not report.held_out
+        assert report.trust != "yes"
+        assert "rows the model had not seen" not in report.verdict()
+
+    def test_the_whole_log_is_not_held_out(self, model: StructuralCausalModel) -> None:
+        assert not checks.check(model, LOG).held_out
+
+    def test_other_subjects_rows_are(self, model: StructuralCausalModel) -> None:
+        assert not torch.isin(KEPT.subject, ASIDE.subject).any()
+        for rows in (ASIDE, ASIDE.with_next(), ASIDE[:90], stays(40, 1)):
+            report = checks.check(model, rows)
+            assert report.held_out
+            assert "rows the model had not seen" in report.verdict()
+
+    def test_a_saved_model_remembers(self, model: StructuralCausalModel, tmp_path: Path) -> None:
+        model.save(tmp_path)
+        loaded = load(tmp_path)
+        assert not checks.check(loaded, KEPT.with_next()).held_out
+        assert checks.check(loaded, ASIDE).held_out
+
+    def test_imagined_rows_are_neither_fitted_on_nor_checked(self, model: StructuralCausalModel) -> None:
+        """A table that also holds imagined copies of other subjects' rows has not shown them to the model."""
+        copies = replace(ASIDE, imagined=torch.ones(len(ASIDE), dtype=torch.bool))
+        again = DENSITY.fit(concatenate([KEPT, copies]))
+        assert torch.equal(again.fitted_rows, model.fitted_rows)
+        assert checks.check(again, ASIDE).held_out
 
 
 class TestStatistics:
@@ -375,13 +537,13 @@ class TestStatistics:
 
     def test_holm_by_hand(self) -> None:
         assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+        assert holm([0.6, 0.02, 0.9, 0.03]) == pytest.approx([1.0, 0.08, 1.0, 0.09])
 
-    def test_kolmogorov_is_scipys(self) -> None:
-        from scipy.stats import kstest
-
-        values = torch.rand(200, generator=torch.Generator().manual_seed(0), dtype=torch.float64) ** 1.2
-        test, peer = kolmogorov(values[:, None]), kstest(values.numpy(), "uniform")
-        assert (test.effect, test.p_value) == pytest.approx((peer.statistic, peer.pvalue))
+    def test_kolmogorov_by_hand(self) -> None:
+        """For one row p = 2 − 2d; a second member who says the same is no second row."""
+        assert kolmogorov(torch.tensor([[0.4], [0.2], [0.9]])).effect == pytest.approx(2 / 3 - 0.4)
+        twice = kolmogorov(torch.tensor([[0.75, 0.75]]))
+        assert (twice.effect, twice.p_value) == pytest.approx((0.75, 0.5))
 
     def test_energy_score_is_the_crps_of_a_normal(self) -> None:
         """CRPS(N(0,1), y) = y(2Φ(y) − 1) + 2φ(y) − 1/√π, here its mean over standard normal y: 1/√π."""

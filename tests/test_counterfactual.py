@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from counterpoint.counterfactual import Augmenter, Imaginer
 from counterpoint.data.jobs import Job, Origin, fitting_table
 from counterpoint.data.spaces import Box, Discrete
-from counterpoint.data.transitions import Transitions, concatenate
+from counterpoint.data.transitions import Transitions, concatenate, first_outcome
 from counterpoint.errors import CounterpointError
-from counterpoint.nets.conditional import Likelihood
+from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Schedule
-from counterpoint.scm.base import Mechanism, StructuralCausalModel
+from counterpoint.scm.base import StructuralCausalModel, StructuralMechanism
 from counterpoint.scm.density import DensitySCM
 from counterpoint.seeding import generator
 from counterpoint.tasks.base import Task
@@ -64,9 +64,14 @@ def test_a_counterfactual_is_abduction_then_prediction(name: str, fitted) -> Non
     assert noise.shape == (len(rows), model.mechanism.members * model.mechanism.noise_width)
     assert answer.shape == rows.state.shape
     assert torch.equal(answer, model.predict(rows.state, other, noise))
-    imagined, stored = model.imagine(rows, other, generator(1))
-    assert torch.equal(imagined, answer)
+    imagined, stored = model.imagine(rows, other[:, None], generator(1))
+    assert torch.equal(imagined[:, 0], answer)
     assert torch.equal(stored, noise)
+    another = rows.actions.sample(len(rows), generator(7))
+    imagined, stored = model.imagine(rows, torch.stack([other, another], 1), generator(1))
+    assert torch.equal(stored, noise)
+    torch.testing.assert_close(imagined[:, 0], answer, rtol=0, atol=1e-5)
+    torch.testing.assert_close(imagined[:, 1], model.counterfactual(rows, another), rtol=0, atol=1e-5)
     assert (answer != rows.next_state).any(1).float().mean() > 0.5
 
 
@@ -93,7 +98,7 @@ def test_what_cannot_be_answered_is_refused(name: str, fitted) -> None:
     assert "has 2 columns but the action space has 1" in refuse(lambda: model.counterfactual(rows, wide))
 
 
-@pytest.mark.parametrize("name", ["gaussian", "triangular mixture", "conditional bicogan"])
+@pytest.mark.parametrize("name", ["skewed spline", "triangular mixture", "conditional bicogan"])
 def test_jobs_fitted_together_are_fitted_as_alone(name: str) -> None:
     recipe, rows = SCMS[name]
     jobs = [Job(rows, 0), Job(rows[:100], 1)]
@@ -102,7 +107,7 @@ def test_jobs_fitted_together_are_fitted_as_alone(name: str) -> None:
         torch.testing.assert_close(model.abduct(rows), alone.abduct(rows), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["gaussian", "bicogan", "mixed"])
+@pytest.mark.parametrize("name", ["skewed spline", "bicogan", "mixed"])
 def test_the_seed_decides_the_fit(name: str) -> None:
     recipe, rows = SCMS[name]
     one, same, other = (recipe.fit(rows, seed).abduct(rows) for seed in (0, 0, 1))
@@ -136,7 +141,7 @@ def test_a_fitted_scm_answers_as_the_truth_does() -> None:
     assert error < 0.15 * persistence
 
 
-class Truth(Mechanism):
+class Truth(StructuralMechanism):
     """The additive problem read as a mechanism: f(s, a, u) = m(s, a) + .3u, and its inverse."""
 
     members, context_width, noise_width = 1, 2, 1
@@ -171,10 +176,11 @@ class Reach(Task):
 
 DOSES = Discrete.of([-1.0, -0.5, 0.0, 0.5, 1.0])
 REACH = Reach(DOSES)
+NO_ROWS = torch.zeros(0, dtype=torch.long)
 
 
-def truth(space: Discrete | Box = DOSES) -> StructuralCausalModel:
-    return StructuralCausalModel(None, Truth(), space, ("s",), Origin(0, ""))
+def truth(space: Discrete | Box = DOSES, mechanism: Truth | None = None) -> StructuralCausalModel:
+    return StructuralCausalModel(None, mechanism or Truth(), space, ("s",), Origin(0, "", ""), NO_ROWS)
 
 
 def trials(count: int, seed: int = 0, space: Discrete | Box = DOSES) -> Transitions:
@@ -188,7 +194,7 @@ def trials(count: int, seed: int = 0, space: Discrete | Box = DOSES) -> Transiti
         action_index=space.index(action),
         next_state=next_state,
         reward=REACH.reward(rows.state, action, next_state),
-        terminated=REACH.terminated(next_state),
+        outcome=first_outcome(REACH.terminated(next_state)),
         truncated=~REACH.terminated(next_state),
         actions=space,
     )
@@ -283,7 +289,7 @@ def test_imagined_rows_remember_where_they_came_from() -> None:
     assert torch.equal(model.predict(rows.state, rows.action, rows.noise), rows.next_state)
 
 
-@pytest.mark.parametrize("name", ["gaussian", "bicogan"])
+@pytest.mark.parametrize("name", ["skewed spline", "bicogan"])
 def test_the_stored_noise_makes_the_stored_next_state(name: str, fitted) -> None:
     model, rows = fitted(name)
     imagined = Augmenter(2).imagine(rows, model, Reach(Box((-1.0,), (1.0,))))
@@ -308,11 +314,49 @@ def test_rows_without_next_state_and_imagined_rows_are_not_imagined_again() -> N
     data = trials(30)
     next_state = data.next_state.clone()
     next_state[4] = torch.nan
-    data = replace(data, next_state=next_state, terminated=data.terminated | next_state.isnan()[:, 0])
+    data = replace(data, next_state=next_state, outcome=first_outcome(data.terminated | next_state.isnan()[:, 0]))
     whole = concatenate([Augmenter(1).imagine(trials(10, 1), truth(), REACH), replace(data, noise=data.noise[:, :0])])
     rows = Augmenter(1).imagine(whole, truth(), REACH)
     assert rows.source.tolist() == [10 + row for row in range(30) if row != 4]
     assert rows.next_state.isfinite().all()
+
+
+class Counted(Truth):
+    """Counts the rows that it abducts and predicts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.abducted, self.predicted = 0, 0
+
+    def abduct(self, context: Tensor, state: Tensor, next_state: Tensor) -> Tensor:
+        self.abducted += context.shape[1]
+        return (next_state - super().predict(context, state, torch.zeros_like(next_state))) / 0.3
+
+    def predict(self, context: Tensor, state: Tensor, noise: Tensor) -> Tensor:
+        self.predicted += context.shape[1]
+        return super().predict(context, state, noise)
+
+
+@pytest.mark.parametrize(("alternatives", "each"), [(0, 4), (1, 1), (3, 3)])
+def test_a_real_row_is_abducted_once_however_many_alternatives(alternatives: int, each: int) -> None:
+    data = trials(60)
+    data.next_state[7] = torch.nan
+    data = replace(data, outcome=first_outcome(data.terminated | ~data.has_next))
+    data = replace(data, imagined=torch.arange(60) >= 50)
+    counted = Counted()
+    rows = Augmenter(alternatives).imagine(data, truth(mechanism=counted), REACH)
+    assert len(rows) == 49 * each
+    assert counted.abducted == 49
+    assert counted.predicted == 49 * each
+    expected = Augmenter(alternatives).imagine(data, truth(), REACH)
+    assert torch.equal(rows.next_state, expected.next_state)
+    assert torch.equal(rows.noise, expected.noise)
+
+
+def test_fresh_noise_abducts_nothing() -> None:
+    counted = Counted()
+    Augmenter(2, fresh_noise=True).imagine(trials(60), truth(mechanism=counted), REACH)
+    assert (counted.abducted, counted.predicted) == (0, 120)
 
 
 def test_fresh_noise_forgets_what_happened() -> None:
@@ -348,7 +392,7 @@ def test_theta_reaches_the_mechanism() -> None:
     """Two groups whose drift differs by θ alone: told θ, the model separates them."""
     theta = torch.where(torch.arange(len(ROWS)) % 2 == 0, -1.0, 1.0)[:, None]
     rows = replace(ROWS, next_state=ROWS.next_state + 2 * theta)
-    model = replace(DENSITY, likelihood=replace(BRIEF, schedule=Schedule(steps=200))).fit_many([Job(rows, 0, theta)])[0]
+    model = replace(DENSITY, likelihood=replace(BRIEF, schedule=Schedule(steps=200))).fit(rows, 0, theta=theta)
     apart = model.predict(rows.state, rows.action, torch.zeros(len(rows), 8), theta) - model.predict(
         rows.state, rows.action, torch.zeros(len(rows), 8), -theta
     )

@@ -7,13 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from counterpoint.data.jobs import NO_THETA
 from counterpoint.data.spaces import Box
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError
-from counterpoint.evaluation.counterfactual_error import Yardstick, counterfactual_error, judge, questions
+from counterpoint.evaluation.counterfactual_error import Yardstick, counterfactual_error, questions, score
+from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks.base import KnownSCM
 from counterpoint.tasks.cartpole import CartPole
-from counterpoint.tasks.simulate import random_policy, simulate
 from counterpoint.tasks.synthetic import Heteroscedastic, OneStep, Triangular, sample
 
 
@@ -25,11 +26,14 @@ class Oracle:
     offset: tuple[float, ...] = (0.0,)
     copies: bool = False
 
-    def imagine(self, rows: Transitions, action: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor]:
-        answer = rows.next_state if self.copies else self.task.counterfactual(rows, action)
-        return answer + torch.tensor(self.offset), rows.noise
+    def imagine(
+        self, rows: Transitions, action: Tensor, random: torch.Generator, theta: Tensor = NO_THETA
+    ) -> tuple[Tensor, Tensor]:
+        asked = action.unbind(1)
+        answers = [rows.next_state if self.copies else self.task.counterfactual(rows, each) for each in asked]
+        return torch.stack(answers, 1) + torch.tensor(self.offset), rows.noise
 
-    def sample(self, state: Tensor, action: Tensor, random: torch.Generator) -> Tensor:
+    def sample(self, state: Tensor, action: Tensor, random: torch.Generator, theta: Tensor = NO_THETA) -> Tensor:
         return self.task.transition(state, action, self.task.noise(len(state), random))
 
 
@@ -90,7 +94,7 @@ def test_offset_in_units_of_the_effect() -> None:
     rows = sample(Heteroscedastic(), 500, 0)
     asked = questions(Heteroscedastic(), rows)
     off = float(asked.yardstick.unit)
-    assert judge(Oracle(Heteroscedastic(), (0.5 * off,)), asked).error == pytest.approx(0.5, abs=1e-5)
+    assert score(Oracle(Heteroscedastic(), (0.5 * off,)), asked).error == pytest.approx(0.5, abs=1e-5)
 
 
 def test_imagined_rows_are_refused() -> None:

@@ -8,8 +8,9 @@ from torch import Tensor
 from zuko.transforms import MonotonicRQSTransform
 
 from counterpoint.data.jobs import Job, Padded
-from counterpoint.nets.conditional import ConditionalLaw, Likelihood, LikelihoodLearner, Parents, SimplicityLearner
-from counterpoint.nets.density import Bent, Gaussian, Law, Mixture, Raw, Spline
+from counterpoint.nets.conditional import ConditionalLaw, Parents
+from counterpoint.nets.laws import Gaussian, Law, Mixture, Raw, SkewedSpline, Spline
+from counterpoint.nets.likelihood import Likelihood, LikelihoodLearner, VariationPenalty
 from counterpoint.nets.spline import SplineTable
 from counterpoint.nets.training import Schedule
 from counterpoint.scm.density import (
@@ -22,9 +23,10 @@ from counterpoint.scm.density import (
     spline_flow,
 )
 from counterpoint.scm.graph import fit_graph
+from counterpoint.seeding import generator
 from counterpoint.tasks.synthetic import TRIANGLE_NLIN, Independent, Skewed, sample
 
-LAWS = [Gaussian(), Spline(), Bent(), Mixture()]
+LAWS = [Gaussian(), Spline(), SkewedSpline(), Mixture()]
 EVERY_LAW = pytest.mark.parametrize("law", LAWS, ids=lambda law: type(law).__name__)
 BRIEF = Likelihood(Schedule(steps=30, check_every=10), batch=64)
 QUICK = DensitySCM(ensemble=2, hidden=(16,), likelihood=BRIEF)
@@ -32,6 +34,11 @@ QUICK = DensitySCM(ensemble=2, hidden=(16,), likelihood=BRIEF)
 
 def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def random_table(count: int) -> dict[str, Tensor]:
+    context, y = normal(count, 2, dtype=torch.float32), normal(count, 3, seed=1, dtype=torch.float32)
+    return {"context": context, "y": y, "subject": torch.arange(count)}
 
 
 def raw_numbers(law: Law, count: int, seed: int = 0, size: float = 0.7, dtype: torch.dtype = torch.float64) -> Raw:
@@ -48,8 +55,8 @@ def conditional(law: Law, parents: Parents = (), size: int = 3, seed: int = 0) -
         for parameter in module.parameters():
             parameter.copy_(0.4 * torch.randn(parameter.shape, generator=random))
         module.slope.copy_(torch.randn(module.slope.shape, generator=random))
-        module.y_mean.fill_(0.3)
-        module.y_scale.fill_(1.7)
+        module.y.mean.fill_(0.3)
+        module.y.scale.fill_(1.7)
         if module.triangular:
             module.parent_slope.copy_(0.5 * torch.ones(2, size, size) * module.parents.T)
             module.rest_scale.fill_(0.8)
@@ -72,7 +79,7 @@ class TestLaws:
         y = 3 * u
         torch.testing.assert_close(law.predict(raw, law.abduct(raw, y)), y, rtol=0, atol=1e-5)
 
-    @pytest.mark.parametrize("law", [Gaussian(), Spline(), Bent()], ids=lambda law: type(law).__name__)
+    @pytest.mark.parametrize("law", [Gaussian(), Spline(), SkewedSpline()], ids=lambda law: type(law).__name__)
     def test_the_prediction_rises_strictly_with_the_noise(self, law: Law) -> None:
         u = torch.linspace(-6, 6, 500, dtype=torch.float64, requires_grad=True)
         (slope,) = torch.autograd.grad(law.predict(raw_numbers(law, 500, size=2.0), u).sum(), u)
@@ -94,7 +101,7 @@ class TestLaws:
         expected = torch.distributions.Normal(0.0, 1.0).log_prob(u) + slope.log()
         torch.testing.assert_close(law.log_prob(raw, y), expected, rtol=0, atol=1e-6)
 
-    @pytest.mark.parametrize("law", [Gaussian(), Spline(), Bent()], ids=lambda law: type(law).__name__)
+    @pytest.mark.parametrize("law", [Gaussian(), Spline(), SkewedSpline()], ids=lambda law: type(law).__name__)
     def test_zeros_are_the_standard_normal_law(self, law: Law) -> None:
         y = torch.linspace(-4, 4, 9)
         raw = Raw(torch.zeros(9, law.width), torch.zeros(9, law.shared))
@@ -102,7 +109,7 @@ class TestLaws:
 
     def test_a_bend_turns_the_slopes_left_and_right_of_its_knot(self) -> None:
         """b(z) = z + s(√(1+(z−t)²) − 1) with s = .6·tanh(1): t keeps its place, slopes tend to 1 ± s."""
-        law = Bent(knots=(0.5,), bins=2)
+        law = SkewedSpline(knots=(0.5,), bins=2)
         raw = Raw(torch.tensor([[0.0, 0.0, 1.0]], dtype=torch.float64), torch.zeros(1, law.shared, dtype=torch.float64))
         s = 0.6 * torch.tanh(torch.tensor(1.0, dtype=torch.float64))
         u = torch.tensor([0.5, 40.0, 41.0, -41.0, -40.0], dtype=torch.float64)
@@ -138,7 +145,7 @@ class TestConditionalLaw:
 
     @pytest.mark.parametrize("parents", [(), ((), (0,), (0, 1)), ((2,), (2,), ())], ids=["diagonal", "chain", "graph"])
     def test_a_coordinate_depends_on_its_own_noise_and_its_ancestors(self, parents: Parents) -> None:
-        module = conditional(Bent(), parents)
+        module = conditional(SkewedSpline(), parents)
         context = normal(2, 1, 2)
         jacobian = torch.autograd.functional.jacobian(
             lambda noise: module.predict(context, noise.expand(2, 1, 3))[0, 0], torch.zeros(3, dtype=torch.float64)
@@ -149,7 +156,7 @@ class TestConditionalLaw:
 
     @pytest.mark.parametrize("parents", [(), ((), (0,), (0, 1))], ids=["diagonal", "triangular"])
     def test_log_density_is_the_change_of_variables(self, parents: Parents) -> None:
-        module = conditional(Bent(), parents)
+        module = conditional(SkewedSpline(), parents)
         context, y = normal(2, 1, 2), normal(3, seed=1)
         jacobian = torch.autograd.functional.jacobian(lambda v: module.abduct(context, v.expand(2, 1, 3))[0, 0], y)
         assert isinstance(jacobian, Tensor)
@@ -158,7 +165,7 @@ class TestConditionalLaw:
         torch.testing.assert_close(module.log_prob(context, y.expand(2, 1, 3))[0, 0].sum(), expected)
 
     def test_a_held_coordinate_keeps_its_value_and_moves_its_children_alone(self) -> None:
-        module = conditional(Bent(), ((), (0,), ()))
+        module = conditional(SkewedSpline(), ((), (0,), ()))
         context, noise = normal(2, 5, 2), normal(2, 5, 3, seed=1)
         free, held = module.predict(context, noise), module.predict(context, noise, {0: 2.5})
         torch.testing.assert_close(held[..., 0], torch.full_like(held[..., 0], 2.5))
@@ -171,24 +178,43 @@ class TestConditionalLaw:
         noise = torch.randn(1, 5000, 1, generator=random)
         y = 3 + 2 * context[..., :1] - context[..., 1:] + 0.5 * noise
         y[:, 4000:] = 99.0
-        module = ConditionalLaw(1, 2, 1, Bent(), (8,))
+        module = ConditionalLaw(1, 2, 1, SkewedSpline(), (8,))
         rows = Padded({"context": context, "y": y}, torch.tensor([4000]))
-        module.standardise_to(rows, rows)
+        module.standardise_to(rows)
         torch.testing.assert_close(module.abduct(context, y)[:, :4000], noise[:, :4000], rtol=0, atol=0.1)
 
     def test_nothing_is_learned_from_held_out_rows(self) -> None:
-        table = {"context": normal(40, 2, dtype=torch.float32), "y": normal(40, 3, seed=1, dtype=torch.float32)}
+        table = random_table(40)
         module = ConditionalLaw(1, 2, 3, Gaussian(), (8,))
         learner = LikelihoodLearner(module, [table], [0], replace(BRIEF, held_out=0.5))
-        torch.testing.assert_close(module.context_mean[0, 0], learner.context[0, :20].mean(0))
+        torch.testing.assert_close(module.context.mean[0, 0], learner.context[0, :20].mean(0))
         assert learner.draw(0, torch.Generator(), 50)["rows"].max() == 19
         assert learner.held_out.sum() == 20
 
+    def test_the_best_step_is_chosen_on_the_held_out_rows_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Two tables of different lengths; which rows are held out is the learner's own word."""
+        learners: list[LikelihoodLearner] = []
+        monkeypatch.setattr("counterpoint.nets.likelihood.train", lambda learner, *_: learners.append(learner))
+        QUICK.fit_many([Job(sample(Independent(), count, 0), seed) for seed, count in enumerate((30, 40))])
+        (learner,) = learners
+        held_out = torch.zeros(learner.y.shape[:2], dtype=torch.bool)
+        held_out[:, learner.first_held_out :] = learner.held_out.bool()
+        before = learner.score()
+        learner.y[~held_out] += 3.0
+        assert torch.equal(learner.score(), before)
+        for member, row in held_out.nonzero().tolist():
+            learner.y[member, row] += 3.0
+            changed = learner.score() != before
+            assert changed.nonzero().flatten().tolist() == [member]
+            before = learner.score()
+        drawn = torch.stack([learner.draw(k, generator(k), 20)["rows"].flatten() for k in range(len(before))])
+        assert not held_out.gather(1, drawn).any()
+
     @torch.no_grad()
     def test_only_what_varies_with_the_context_is_priced(self) -> None:
-        table = {"context": normal(100, 2, dtype=torch.float32), "y": normal(100, 3, seed=1, dtype=torch.float32)}
-        module = ConditionalLaw(1, 2, 3, Bent(), (8,), simplicity=5.0)
-        learner = SimplicityLearner(module, [table], [0], BRIEF)
+        table = random_table(100)
+        module = ConditionalLaw(1, 2, 3, SkewedSpline(), (8,))
+        learner = LikelihoodLearner(module, [table], [0], BRIEF, VariationPenalty(5.0))
         context, y = table["context"][None], table["y"][None]
         weight, bias = list(module.net.parameters())[-2:]
         bias.fill_(0.5)
@@ -242,7 +268,7 @@ class TestDensitySCM:
         assert interquartile_mean(answers).item() == pytest.approx(3.0)
         assert interquartile_mean(answers[[4, 2, 0, 3, 1]]).item() == pytest.approx(3.0)
         assert interquartile_mean(answers[:3]).item() == pytest.approx(2.0)
-        assert isinstance(QUICK.mechanism(1, 2, 2), LawMechanism)
+        assert isinstance(QUICK.build(1, 2, 2), LawMechanism)
 
     def test_a_graph_is_answered_through_its_children_alone(self) -> None:
         x, _ = TRIANGLE_NLIN.sample(400, 0)

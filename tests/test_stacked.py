@@ -5,7 +5,17 @@ import torch
 from torch import Tensor, nn
 
 from counterpoint.nets.dueling import DuelingQ
-from counterpoint.nets.stacked import StackedBatchNorm, StackedLinear, StackedMLP, initialise, members_of, per_member
+from counterpoint.nets.stacked import (
+    StackedBatchNorm,
+    StackedLinear,
+    StackedMLP,
+    Standardizer,
+    initialise,
+    per_member,
+    stack,
+    unstack,
+    with_weights,
+)
 from counterpoint.seeding import derive, generator
 
 MEMBERS, ROWS = 3, 17
@@ -57,17 +67,6 @@ def test_linear_is_torchs_linear_member_by_member() -> None:
         torch.testing.assert_close(layer(x)[k], plain_linear(layer, k)(x[k]))
 
 
-def test_a_mask_cuts_connections() -> None:
-    mask = torch.tensor([[1.0, 0.0], [1.0, 1.0]])
-    layer, x = StackedLinear(MEMBERS, 2, 2, mask), rows(2)
-    initialise(layer, range(MEMBERS))
-    by_hand = torch.stack([x[k] @ (layer.weight[k] * mask) + layer.bias[k] for k in range(MEMBERS)])
-    torch.testing.assert_close(layer(x), by_hand)
-    moved = x + torch.tensor([1.0, 0.0])
-    assert (layer(moved) != layer(x))[..., 0].all()
-    assert torch.equal(layer(moved)[..., 1], layer(x)[..., 1])
-
-
 def test_batch_norm_is_torchs_in_training_and_after() -> None:
     layer = StackedBatchNorm(MEMBERS, 4)
     randomised(layer)
@@ -107,9 +106,8 @@ def test_initial_weights_are_the_seeds_own() -> None:
     alone, beside = StackedMLP(1, 4, (8,), 2), StackedMLP(MEMBERS, 4, (8,), 2)
     initialise(alone, [11])
     initialise(beside, [10, 11, 12])
-    cut = members_of(beside.state_dict(), MEMBERS, 1, 1)
+    first, cut, _ = unstack(beside.state_dict(), MEMBERS)
     assert all(torch.equal(cut[name], tensor) for name, tensor in alone.state_dict().items())
-    first = members_of(beside.state_dict(), MEMBERS, 0, 1)
     assert not any(torch.equal(first[name], tensor) for name, tensor in alone.state_dict().items())
 
 
@@ -134,17 +132,44 @@ def test_a_member_does_not_feel_its_neighbours() -> None:
 
 def test_cutting_keeps_several_networks_a_member_together() -> None:
     state = {"w": torch.arange(12).view(6, 2), "b": torch.arange(3)}
-    cut = members_of(state, 3, 1, 2)
-    assert cut["w"].tolist() == [[4, 5], [6, 7], [8, 9], [10, 11]]
-    assert cut["b"].tolist() == [1, 2]
+    cut = unstack(state, 3)
+    assert cut[1]["w"].tolist() == [[4, 5], [6, 7]]
+    assert [part["b"].tolist() for part in cut] == [[0], [1], [2]]
+    later = stack(cut[1:])
+    assert later["w"].tolist() == [[4, 5], [6, 7], [8, 9], [10, 11]]
+    assert later["b"].tolist() == [1, 2]
     assert per_member(torch.tensor([1.0, 2.0]), torch.zeros(4, 5)).tolist() == [[1.0], [1.0], [2.0], [2.0]]
+
+
+def test_a_share_of_a_stack_answers_as_it_did_in_the_stack() -> None:
+    whole, x = StackedMLP(2 * MEMBERS, 4, (8,), 2), torch.randn(2 * MEMBERS, ROWS, 4, generator=generator(1))
+    initialise(whole, range(2 * MEMBERS))
+    shares = unstack(whole.state_dict(), 2)
+    parts = [with_weights(StackedMLP(MEMBERS, 4, (8,), 2), share) for share in shares]
+    torch.testing.assert_close(torch.cat([part(half) for part, half in zip(parts, x.chunk(2), strict=True)]), whole(x))
+    assert not any(part.training for part in parts)
+    before = whole(x)
+    for share in shares:
+        for tensor in share.values():
+            tensor.add_(1.0)
+    assert torch.equal(whole(x), before), "a share is a copy, not a window on the stack"
+
+
+def test_a_standardizer_knows_every_members_own_units() -> None:
+    units, mean = Standardizer(2, 1), torch.tensor([1.0, -2.0]).view(2, 1, 1)
+    values = torch.tensor([[[3.0], [1.0]], [[-2.0], [8.0]]])
+    assert torch.equal(units(values), values)
+    units.take(mean, torch.tensor([2.0, 5.0]).view(2, 1, 1))
+    assert units(values).flatten().tolist() == [1.0, 0.0, 0.0, 2.0]
+    assert torch.equal(units.inverse(units(values)), values)
+    assert set(units.state_dict()) == {"mean", "scale"}
 
 
 def test_dueling_q_is_value_plus_centred_advantage() -> None:
     network, state = DuelingQ(MEMBERS, 3, (8,), 4), rows(3)
     initialise(network, range(MEMBERS))
-    network.state_mean += 0.5
-    network.state_scale *= 2.0
+    network.states.mean += 0.5
+    network.states.scale *= 2.0
     raw = network.net((state - 0.5) / 2.0)
     value, advantage = raw[..., 0], raw[..., 1:]
     values = network(state)

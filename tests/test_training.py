@@ -15,7 +15,7 @@ from counterpoint.artifacts import read_tensors, write_tensors
 from counterpoint.errors import CounterpointError
 from counterpoint.nets.learner import Learner
 from counterpoint.nets.optimizers import adam, clip_members
-from counterpoint.nets.stacked import StackedMLP, initialise, members_of
+from counterpoint.nets.stacked import StackedMLP, initialise, unstack
 from counterpoint.nets.training import Monitor, Schedule, Trained, train
 from counterpoint.seeding import generator
 
@@ -91,7 +91,7 @@ def test_a_member_trains_the_same_alone_and_in_a_stack() -> None:
     together, _ = run([5, 6, 7], schedule)
     for k, seed in enumerate([5, 6, 7]):
         alone, _ = run([seed], schedule)
-        cut = members_of(together.net.state_dict(), 3, k, 1)
+        cut = unstack(together.net.state_dict(), 3)[k]
         for name, tensor in alone.net.state_dict().items():
             torch.testing.assert_close(cut[name], tensor, rtol=0, atol=1e-6)
 
@@ -119,8 +119,8 @@ def test_every_member_gets_the_weights_of_its_own_best_score() -> None:
     assert trained.best_score.tolist() == [1, 1, 1]
     assert trained.best_step.tolist() == [20, 40, 10]
     for k, check in enumerate([1, 3, 0]):
-        kept = members_of(learner.net.state_dict(), 3, k, 1)
-        assert equal(kept, members_of(learner.seen[check], 3, k, 1))
+        kept = unstack(learner.net.state_dict(), 3)[k]
+        assert equal(kept, unstack(learner.seen[check], 3)[k])
     assert equal(trained.last, learner.seen[3])
     assert not equal(trained.last, learner.net.state_dict())
 
@@ -131,7 +131,7 @@ def test_a_member_out_of_patience_keeps_its_weights_while_others_train() -> None
     assert trained.best_score.tolist() == [1, 2]
     assert trained.best_step.tolist() == [10, 40]
     assert learner.checks == 6
-    assert equal(members_of(learner.net.state_dict(), 2, 0, 1), members_of(learner.seen[0], 2, 0, 1))
+    assert equal(unstack(learner.net.state_dict(), 2)[0], unstack(learner.seen[0], 2)[0])
 
 
 def test_without_checks_the_last_weights_stay() -> None:
