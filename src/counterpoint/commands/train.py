@@ -54,6 +54,6 @@ class Train:
         if self.method != OWN:
             arm = named_arms(self.learner)[self.method]
             return arm.fit(run.training, run.task, self.seed, monitor.stage("train"), self.device)
-        model, jobs = run.scm, [Job(run.augmented, self.seed)]
-        method = General(model.recipe, learner=self.learner)
-        return method.learn(jobs, [model], run.task, monitor.stage("train"), self.device)[0].selected
+        model, rows = run.scm, run.augmented
+        method, job = General(model.recipe, learner=self.learner), Job(rows, self.seed, model.subjects(rows))
+        return method.learn([job], [model], run.task, monitor.stage("train"), self.device)[0].selected
