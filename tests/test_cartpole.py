@@ -7,8 +7,8 @@ from typing import get_args
 import pytest
 import torch
 
+from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks.cartpole import ANGLE_LIMIT, PLANETS, STATE_SCALE, CartPole, NoiseReading
-from counterpoint.tasks.simulate import random_policy, simulate
 
 READINGS = get_args(NoiseReading)
 

@@ -1,6 +1,7 @@
 """Every command as a user would run it: the chain on files, bad input in one line, kill and resume."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from safetensors.torch import load_file
 
 import counterpoint as cp
 from counterpoint.cli import main
+from counterpoint.tasks import hiv
+from counterpoint.tasks.tumour import Tumour, population
 
 QUICK_FIT = ["scm:density", "--scm.ensemble", "2", "--scm.hidden", "16", "--scm.likelihood.schedule.steps", "60"]
 QUICK_TRAIN = ["--hidden", "16", "--steps", "60", "--batch", "32"]
@@ -58,6 +61,38 @@ def test_the_chain_from_simulation_to_evaluation(tmp_path: Path, capsys: pytest.
     again = cp.evaluate(cp.load(run / "policy"), cp.CartPole().at_evaluation(), trials=3)
     assert returns.tolist() == again.tolist()
     assert "600 imagined" in capsys.readouterr().out
+
+
+def test_the_chain_in_another_simulator(tmp_path: Path) -> None:
+    """Five tumours, each with a response of its own; the run remembers every one of them."""
+    run = tmp_path / "run"
+    command("simulate", "--run", run, "--trials", 20, "--steps", 6, "task:tumour", "--task.patients", 5)
+    command("fit", "--run", run, *QUICK_FIT)
+    command("train", "--run", run, "--method", "d3qn", *QUICK_TRAIN)
+    command("evaluate", "--run", run, "--trials", 7)
+    task = Tumour(population(5, 0))
+    known = cp.Run(run).task
+    assert isinstance(known, Tumour)
+    for own, stored in zip(task.response, known.response, strict=True):
+        assert torch.equal(own, stored)
+    rows = cp.read(run / "data.parquet")
+    torch.testing.assert_close(known.counterfactual(rows, rows.action), rows.next_state)
+    returns = pd.read_csv(run / "evaluation.csv")["return"]
+    assert returns.tolist() == cp.evaluate(cp.load(run / "policy"), task, trials=7).tolist()
+    command("augment", "--run", run, "--alternatives", 2)
+    command("train", "--run", run, *QUICK_TRAIN)
+    command("evaluate", "--run", run, "--trials", 7)
+    assert pd.read_csv(run / "evaluation.csv")["return"].tolist() != returns.tolist()
+
+
+@pytest.mark.parametrize("words", [(), ("--task.patients", 3), ("--task.patients", 3, "--task.patients-seed", 1)])
+def test_simulators_of_one_patient_and_of_many(tmp_path: Path, words: tuple[object, ...]) -> None:
+    run = tmp_path / "run"
+    command("simulate", "--run", run, "--trials", 2, "--steps", 2, "task:hiv", *words)
+    response = cp.Run(run).task.response
+    count, seed = (words[1], words[3] if len(words) > 2 else 0) if words else (0, 0)
+    expected = hiv.population(count, seed) if words else hiv.HIVResponse()
+    assert all(torch.equal(own, stored) for own, stored in zip(expected, response, strict=True))
 
 
 def test_the_chain_from_a_users_own_table(tmp_path: Path, patients: pd.DataFrame) -> None:
@@ -143,7 +178,10 @@ def test_a_task_file_without_a_task_is_refused_in_one_line(tmp_path, capsys) -> 
     command("simulate", "--run", run, "--trials", 10)
     for content in (b'{"gravity": 9.8}', b"\xff\xfe{"):
         (run / "task.json").write_bytes(content)
-        assert "task.json" in refused(capsys, run, "train", "--run", run)
+        capsys.readouterr()
+        line = refused(capsys, run, "train", "--run", run, "--method", "d3qn")
+        assert "task.json' was changed" in line
+        assert "run simulate, or fit again" in line
 
 
 def test_an_unreadable_file_is_refused_in_one_line(tmp_path, capsys) -> None:
@@ -151,7 +189,7 @@ def test_an_unreadable_file_is_refused_in_one_line(tmp_path, capsys) -> None:
     path.write_bytes(b"not a table")
     assert "patients.parquet" in refused(capsys, run, "fit", "--run", run, "--data", path, *COLUMNS, *QUICK_FIT)
     missing = tmp_path / "none.csv"
-    assert "does not exist" in refused(capsys, run, "fit", "--run", run, "--data", missing, *COLUMNS, *QUICK_FIT)
+    assert "there is no file" in refused(capsys, run, "fit", "--run", run, "--data", missing, *COLUMNS, *QUICK_FIT)
 
 
 def test_an_action_outside_the_space_is_refused(patients) -> None:
@@ -172,17 +210,36 @@ def test_an_action_outside_the_space_is_refused(patients) -> None:
 def test_a_truncated_artifact_is_refused_in_one_line(tmp_path, capsys) -> None:
     run = tmp_path / "run"
     command("simulate", "--run", run, "--trials", 10)
-    command("train", "--run", run, *QUICK_TRAIN)
+    command("train", "--run", run, "--method", "d3qn", *QUICK_TRAIN)
     weights = run / "policy" / "weights.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-100])
+    whole = weights.read_bytes()
     capsys.readouterr()
-    assert "truncated or damaged" in refused(capsys, run, "evaluate", "--run", run)
+    for content, said in (
+        (whole[:-100], "policy/weights.safetensors' is damaged"),
+        (whole[:-1] + bytes([whole[-1] ^ 1]), "policy' is not as it was saved (edited, truncated or damaged)"),
+        (b"", "policy/weights.safetensors' is damaged"),
+    ):
+        weights.write_bytes(content)
+        assert said in refused(capsys, run, "evaluate", "--run", run)
+    weights.unlink()
+    assert "policy' has no weights.safetensors" in refused(capsys, run, "evaluate", "--run", run)
+    command("train", "--run", run, "--method", "d3qn", *QUICK_TRAIN)
+    assert weights.read_bytes() == whole
+    command("evaluate", "--run", run, "--trials", 2)
 
 
 def test_commands_say_what_must_come_first(tmp_path, capsys) -> None:
     run = tmp_path / "run"
-    assert "run simulate first" in refused(capsys, run, "fit", "--run", run)
-    assert "has no task" in refused(capsys, run, "evaluate", "--run", run)
+    assert "has no data; run simulate, or fit with --data first" in refused(capsys, run, "fit", "--run", run)
+    assert "has no scm; run fit first" in refused(capsys, run, "check-scm", run)
+    assert "has no data; run simulate, or fit with --data first" in refused(capsys, run, "augment", "--run", run)
+    assert "has no data; run simulate, or fit with --data first" in refused(capsys, run, "train", "--run", run)
+    assert "has no task; run simulate, or fit first" in refused(capsys, run, "evaluate", "--run", run)
+    command("simulate", "--run", run, "--trials", 10)
+    capsys.readouterr()
+    assert "has no scm; run fit first" in refused(capsys, run, "augment", "--run", run)
+    assert "has no scm; run fit first" in refused(capsys, run, "train", "--run", run)
+    assert "has no policy; run train first" in refused(capsys, run, "evaluate", "--run", run)
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
@@ -214,14 +271,16 @@ def test_fit_killed_and_resumed_gives_the_same_weights(tmp_path: Path) -> None:
 
 
 def test_train_killed_and_resumed_gives_the_same_weights(tmp_path: Path) -> None:
-    options = ["--hidden", "32", "--steps", "3000", "--batch", "64"]
-    for name in ("whole", "killed"):
-        command("simulate", "--run", tmp_path / name, "--trials", 10)
-    command("train", "--run", tmp_path / "whole", *options)
-    run = tmp_path / "killed"
+    options = ["--hidden", "32", "--steps", "1500", "--batch", "64"]
+    whole, run = tmp_path / "whole", tmp_path / "killed"
+    command("simulate", "--run", whole, "--trials", 10)
+    command("fit", "--run", whole, *QUICK_FIT)
+    command("augment", "--run", whole)
+    shutil.copytree(whole, run)
+    command("train", "--run", whole, *options)
     program = ["train", "--run", str(run), *options, "--save-seconds", "0"]
-    _kill_and_resume(program, [], run / "checkpoints" / "policy.checkpoint.safetensors")
-    assert_same_weights(tmp_path / "whole" / "policy", run / "policy")
+    _kill_and_resume(program, [], run / "checkpoints" / "train.policy.checkpoint.safetensors")
+    assert_same_weights(whole / "policy", run / "policy")
 
 
 def test_demo_killed_and_resumed_gives_the_same_results(tmp_path: Path) -> None:
@@ -257,7 +316,10 @@ def test_same_seed_same_files_and_another_seed_differs(tmp_path: Path) -> None:
         command("train", "--run", run, "--seed", seed, *QUICK_TRAIN)
         command("evaluate", "--run", run, "--trials", 2)
     files = (
+        "run.json",
         "data.parquet",
+        "split.json",
+        "task.json",
         "augmented.parquet",
         "scm/weights.safetensors",
         "policy/weights.safetensors",
@@ -265,13 +327,26 @@ def test_same_seed_same_files_and_another_seed_differs(tmp_path: Path) -> None:
     )
     for file in files:
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes(), file
-    for file in ("scm/weights.safetensors", "policy/weights.safetensors"):
+    for file in ("run.json", "scm/weights.safetensors", "policy/weights.safetensors"):
         assert (tmp_path / "a" / file).read_bytes() != (tmp_path / "c" / file).read_bytes(), file
 
 
-@pytest.mark.parametrize("name", ["simulate", "fit", "augment", "train", "evaluate", "demo"])
+COMMANDS = {
+    "simulate": "--run",
+    "fit": "--run",
+    "augment": "--run",
+    "train": "--method",
+    "evaluate": "--run",
+    "check-scm": "Run folder",
+    "demo": "--run",
+    "bench": "counterfactuals",
+    "reproduce": "--pack-size",
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         command(name, "--help")
     assert stop.value.code == 0
-    assert "--run" in capsys.readouterr().out
+    assert COMMANDS[name] in capsys.readouterr().out

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from counterpoint.errors import CounterpointError
-from counterpoint.report import figures, heatmap, style, tables
+from counterpoint.report import figures, heatmap, results, style
 from counterpoint.report.paper import paper_points, paper_returns_by_gravity, paper_returns_by_size
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -55,21 +55,14 @@ def errors(shift: float = 0.0) -> list[dict]:
     ]
 
 
-def curves(shift: float = 0.0) -> list[dict]:
-    return [
-        {"method": method, "step": step, "seed": seed, "return": level * step / 100 + seed + shift}
-        for method, level in [("D3QN", 20.0), ("CTRL_g", 30.0)]
-        for step in (0, 500, 1000)
-        for seed in range(3)
-    ]
-
-
 DRAWINGS = {
-    "returns_by_size": (lambda rows, path: figures.returns_by_size(rows, paper_returns_by_size(), path), bars),
+    "returns_by_size": (
+        lambda rows, path: figures.returns_by_size(rows, paper_returns_by_size(), path, ceiling=500.0),
+        bars,
+    ),
     "paired_differences": (figures.paired_differences, differences),
-    "demo_figure": (lambda rows, path: figures.demo_figure(rows, path, random_return=21.0), seeds),
+    "demo_figure": (lambda rows, path: figures.demo_figure(rows, path, random_return=21.0, ceiling=500.0), seeds),
     "counterfactual_errors": (heatmap.counterfactual_errors, errors),
-    "learning_curves": (figures.learning_curves, curves),
 }
 
 
@@ -109,7 +102,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_returns_by_size_shows_ours_and_the_papers_numbers(drawn, tmp_path: Path) -> None:
-    figures.returns_by_size(bars(), paper_returns_by_size(), tmp_path / "figure.png")
+    figures.returns_by_size(bars(), paper_returns_by_size(), tmp_path / "figure.png", ceiling=500.0)
     panels = {panel.get_title(loc="left"): panel for panel in drawn[0].axes if panel.axison}
     assert list(panels) == ["D3QN", "CTRL_g", "mine"]
     ours = {line.get_label(): line for line in panels["CTRL_g"].lines}["ours: estimate and 95% interval over seeds"]
@@ -126,7 +119,7 @@ def test_returns_by_size_shows_ours_and_the_papers_numbers(drawn, tmp_path: Path
 
 def test_demo_marks_the_interquartile_mean(drawn, tmp_path: Path) -> None:
     rows = [{"method": "D3QN", "seed": k, "return": value} for k, value in enumerate([0, 100, 110, 120, 500])]
-    figures.demo_figure(rows, tmp_path / "figure.png", random_return=21.0)
+    figures.demo_figure(rows, tmp_path / "figure.png", random_return=21.0, ceiling=500.0)
     axes = drawn[0].axes[0]
     assert list(axes.containers[0].lines[0].get_xdata()) == pytest.approx([110.0])
     assert sorted(axes.collections[0].get_offsets()[:, 0]) == [0, 100, 110, 120, 500]
@@ -147,17 +140,14 @@ def test_error_map_prints_each_number_and_bolds_the_best(drawn, tmp_path: Path) 
     assert texts == {"0.2": "bold", "0.4": "normal", "2": "bold", "–": "normal"}  # 0.2: the mean of 0.1 and 0.3
 
 
-def test_learning_curves_average_over_seeds(drawn, tmp_path: Path) -> None:
-    figures.learning_curves(curves(), tmp_path / "figure.png")
-    line = drawn[0].axes[0].lines[0]
-    np.testing.assert_allclose(line.get_xydata(), [[0, 1], [500, 101], [1000, 201]])
-
-
-def test_spread_keeps_order_gap_and_centre() -> None:
-    placed = style.spread([10.0, 11.0, 10.5, 90.0], gap=4.0)
-    assert placed == pytest.approx([6.5, 14.5, 10.5, 90.0])
-    crowd = style.spread(list(np.random.default_rng(0).uniform(0, 20, 9)), gap=3.0)
-    assert np.diff(sorted(crowd)).min() >= 3.0 - 1e-9
+def test_returns_without_a_ceiling_have_no_line_and_may_be_negative(drawn, tmp_path: Path) -> None:
+    figures.returns_by_size(bars(-900.0), [], tmp_path / "sizes.png")
+    figures.demo_figure(seeds(-900.0), tmp_path / "seeds.png")
+    for figure in drawn:
+        for axes in figure.axes:
+            assert not [line for line in axes.lines if line.get_linestyle() == "--"]
+    assert drawn[0].axes[0].get_ylim()[0] < -770
+    assert drawn[1].axes[0].get_xlim()[0] < -890
 
 
 def test_missing_columns_and_bad_errors_are_named(tmp_path: Path) -> None:
@@ -185,11 +175,11 @@ class Unwritable:
 
 def test_a_failed_table_leaves_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
-    tables.write_csv([{"a": 1}], path)
+    results.write_csv([{"a": 1}], path)
     with pytest.raises(RuntimeError):
-        tables.write_csv([{"a": 2}, {"a": Unwritable()}], path)
+        results.write_csv([{"a": 2}, {"a": Unwritable()}], path)
     with pytest.raises(ValueError):
-        tables.write_json({"a": float("nan")}, path)
+        results.write_json({"a": float("nan")}, path)
     assert path.read_text() == "a\n1\n"
     assert os.listdir(tmp_path) == ["table.csv"]
 
@@ -200,19 +190,19 @@ def test_csv_gives_back_the_same_values_in_the_same_order(tmp_path: Path) -> Non
         {"method": "D3QN", "return": np.float64(1 / 3), "seed": np.int64(-4), "late": 1e-30, "done": False},
         {"method": "007", "return": float("inf"), "seed": 10**20, "done": None},
     ]
-    tables.write_csv(rows, tmp_path / "table.csv")
-    back = tables.read_csv(tmp_path / "table.csv")
+    results.write_csv(rows, tmp_path / "table.csv")
+    back = results.read_csv(tmp_path / "table.csv")
     assert list(back[0]) == ["method", "return", "seed", "done", "late"]
     for row, read in zip(rows, back, strict=True):
         for column in read:
             assert read[column] == row.get(column)
-    tables.write_csv(rows, tmp_path / "again.csv")
+    results.write_csv(rows, tmp_path / "again.csv")
     assert (tmp_path / "again.csv").read_bytes() == (tmp_path / "table.csv").read_bytes()
 
 
 def test_markdown_formats_aligns_and_escapes() -> None:
     rows = [{"method": "a|b", "return": 1.25, "seed": 1}, {"method": "c", "return": float("nan"), "seed": 2}]
-    assert tables.markdown_table(rows, ["method", "seed", "return"], {"return": ".1f"}).splitlines() == [
+    assert results.markdown_table(rows, ["method", "seed", "return"], {"return": ".1f"}).splitlines() == [
         "| method | seed | return |",
         "| :-- | --: | --: |",
         "| a\\|b | 1 | 1.2 |",
@@ -232,7 +222,7 @@ def test_the_papers_numbers_are_all_there() -> None:
 
 
 def test_provenance_names_versions_but_no_place() -> None:
-    record = tables.provenance()
+    record = results.provenance()
     assert record["torch"].startswith("2")
     assert record["cpu_count"] == os.cpu_count()
     assert record["device"]
@@ -242,10 +232,11 @@ def test_provenance_names_versions_but_no_place() -> None:
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 def test_commit_is_that_of_the_checkout_that_tracks_the_package(tmp_path: Path, monkeypatch) -> None:
-    module = tmp_path / "tables.py"
+    monkeypatch.delenv("COUNTERPOINT_COMMIT", raising=False)
+    module = tmp_path / "results.py"
     module.write_text("one\n")
-    monkeypatch.setattr(tables, "__file__", str(module))
-    assert tables._commit() is None
+    monkeypatch.setattr(results, "__file__", str(module))
+    assert results._commit() is None
 
     def git(*arguments: str) -> str:
         identity = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
@@ -255,12 +246,14 @@ def test_commit_is_that_of_the_checkout_that_tracks_the_package(tmp_path: Path, 
 
     git("init", "-q")
     git("commit", "-q", "--allow-empty", "-m", "first")
-    assert tables._commit() is None  # in a checkout, but not tracked by it
-    git("add", "tables.py")
+    assert results._commit() is None  # in a checkout, but not tracked by it
+    git("add", "results.py")
     git("commit", "-q", "-m", "second")
     git("tag", "-a", "v1", "-m", "an annotated tag must not stand in for the commit")
-    assert tables._commit() == git("rev-parse", "HEAD")
+    assert results._commit() == git("rev-parse", "HEAD")
     module.write_text("two\n")
-    assert tables._commit() == git("rev-parse", "HEAD") + "-dirty"
+    assert results._commit() == git("rev-parse", "HEAD") + "-dirty"
     monkeypatch.setattr(subprocess, "run", lambda *args, **kw: (_ for _ in ()).throw(FileNotFoundError("git")))
-    assert tables._commit() is None
+    assert results._commit() is None
+    monkeypatch.setenv("COUNTERPOINT_COMMIT", "told")
+    assert results._commit() == "told", "a copy without history is told its commit"

@@ -2,7 +2,11 @@
 
 import json
 import multiprocessing
+import os
 import random
+import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,31 +19,34 @@ import torch
 from counterpoint.commands.reproduce import Reproduce
 from counterpoint.data.jobs import Job
 from counterpoint.errors import CounterpointError
+from counterpoint.evaluation.true_return import evaluate
 from counterpoint.experiments.ablations import REFERENCE, ablation_comparisons, ablations
 from counterpoint.experiments.executors import InProcess, Joblib, Ray
-from counterpoint.experiments.grid import Arm, Behaviour, Grid, Protocol, logs
+from counterpoint.experiments.grid import Arm, Behaviour, Grid, Protocol, code_version, logs
 from counterpoint.experiments.runner import read_cell, run
 from counterpoint.experiments.sd import quick_sd, sd, sd_comparisons
 from counterpoint.experiments.summary import differences, levels, selection, write_summary
+from counterpoint.methods.arms import CTRL_G, PAPER_NAMES
 from counterpoint.methods.general import General
-from counterpoint.methods.paper import CTRL_G, PAPER_NAMES
-from counterpoint.nets.conditional import Likelihood
+from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Monitor, Schedule
 from counterpoint.policies.base import Learned, PolicyLearner
 from counterpoint.policies.d3qn import D3QN
 from counterpoint.report.paper import paper_returns_by_size
-from counterpoint.report.tables import read_csv
+from counterpoint.report.results import read_csv
 from counterpoint.scm.density import DensitySCM
-from counterpoint.tasks.base import Task
+from counterpoint.seeding import derive
+from counterpoint.simulation.selection import Rollouts
+from counterpoint.simulation.trials import trial_subset
+from counterpoint.tasks import tumour
+from counterpoint.tasks.base import KnownSCM, Task
 from counterpoint.tasks.cartpole import CartPole
-from counterpoint.tasks.simulate import trial_subset
-from counterpoint.worlds import Rollouts
 
 TINY = D3QN((8, 8), Schedule(steps=150, rate="linear"), batch=16)
 TINY_CTRL_G = General(
     DensitySCM(ensemble=1, hidden=(8,), likelihood=Likelihood(Schedule(steps=100, check_every=25))),
     learner=replace(TINY, schedule=Schedule(steps=100, check_every=50)),
-    rollouts=Rollouts(starts=2, horizon=10),
+    selection=Rollouts(starts=2, horizon=10),
 )
 PROTOCOL = Protocol(logged_trials=10, evaluation_trials=3)
 
@@ -69,8 +76,8 @@ class Raising(PolicyLearner):
         raise CounterpointError("the loss is not finite")
 
 
-def tiny_grid(arms: dict[str, PolicyLearner], pack_size: int = 2, **changes: Any) -> Grid:
-    named = {name: Arm(learner) for name, learner in arms.items()}
+def tiny_grid(arms: dict[str, PolicyLearner], pack_size: int = 2, task: KnownSCM = CartPole(), **changes: Any) -> Grid:
+    named = {name: Arm(learner, task) for name, learner in arms.items()}
     return replace(Grid("tiny", named, (5, 10), (0, 1), protocol=PROTOCOL, pack_size=pack_size), **changes)
 
 
@@ -78,15 +85,31 @@ def without_seconds(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
 
 
+@pytest.fixture
+def code(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Sets what the package says of its own code."""
+
+    def become(version: str) -> None:
+        for module in ("grid", "runner"):
+            monkeypatch.setattr(f"counterpoint.experiments.{module}.code_version", lambda: version)
+
+    return become
+
+
 def test_keys_are_stable_and_know_the_recipe_but_not_the_name():
     cell = tiny_grid({"D3QN": TINY}).cells()[0]
-    assert cell.key == tiny_grid({"another name": TINY}, pack_size=3).cells()[0].key == "d3d3d630868d04bc"
+    assert cell.key == tiny_grid({"another name": TINY}, pack_size=3).cells()[0].key
+    program = "from test_grid import TINY, tiny_grid; print(tiny_grid({'D3QN': TINY}).cells()[0].key)"
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    environment = os.environ | {"PYTHONPATH": path, "PYTHONHASHSEED": "7"}
+    told = subprocess.run([sys.executable, "-c", program], env=environment, check=True, capture_output=True, text=True)
+    assert told.stdout.strip() == cell.key, "another process knows the cell by the same key"
     others = [
         tiny_grid({"D3QN": replace(TINY, tau=0.01)}),
         tiny_grid({"D3QN": replace(TINY, schedule=replace(TINY.schedule, steps=151))}),
         replace(tiny_grid({"D3QN": TINY}), arms={"D3QN": Arm(TINY, CartPole(noise_size=0.06))}),
         tiny_grid({"D3QN": TINY}, behaviour="non-random"),
-        tiny_grid({"D3QN": TINY}, behaviour="non-random", protocol=replace(PROTOCOL, wandering=0.1)),
+        tiny_grid({"D3QN": TINY}, behaviour="non-random", protocol=replace(PROTOCOL, random_action_share=0.1)),
         tiny_grid({"D3QN": TINY}, protocol=replace(PROTOCOL, evaluation_trials=4)),
         tiny_grid({"D3QN": TINY}, trials=(6,)),
         tiny_grid({"D3QN": TINY}, seeds=(2,)),
@@ -94,7 +117,78 @@ def test_keys_are_stable_and_know_the_recipe_but_not_the_name():
     keys = {grid.cells()[0].key for grid in others}
     assert len(keys) == len(others)
     assert cell.key not in keys
-    assert tiny_grid({"D3QN": TINY}, protocol=replace(PROTOCOL, wandering=0.1)).cells()[0].key == cell.key
+    assert tiny_grid({"D3QN": TINY}, protocol=replace(PROTOCOL, random_action_share=0.1)).cells()[0].key == cell.key
+
+
+def test_another_code_is_another_cell(code: Callable[[str], None], tmp_path: Path):
+    assert re.fullmatch("[0-9a-f]{16}", code_version())
+    assert code_version() == code_version()
+    note = tmp_path / "fits"
+    grid = lambda: tiny_grid({"noted": Noted(str(note))}, trials=(5,), seeds=(0,))
+    code("before")
+    before = grid().cells()[0].key
+    first = run(grid(), tmp_path, InProcess())
+    code("after")
+    assert grid().cells()[0].key != before
+    again = run(grid(), tmp_path, InProcess())
+    assert note.read_text() == "1\n1\n", "what older code made is made again"
+    assert without_seconds(again.rows) == without_seconds(first.rows)
+    code("before")
+    assert grid().cells()[0].key == before
+    run(grid(), tmp_path, InProcess())
+    assert note.read_text() == "1\n1\n"
+
+
+def test_the_code_of_a_cell_is_what_makes_its_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A change in any file that a number may depend on is another version; one in what shows or starts it is not."""
+    root = tmp_path / "counterpoint"
+    matters = ("data/jobs.py", "nets/laws.py", "model.py", "tasks/tumour.py", "policies/d3qn.py")
+    shows = ("experiments/grid.py", "report/style.py", "commands/demo.py", "cli.py", "library.py")
+    for name in (*matters, *shows):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("one\n")
+    monkeypatch.setattr("counterpoint.experiments.grid.__file__", str(root / "experiments" / "grid.py"))
+    before = code_version.__wrapped__()
+    for name in (*matters, *shows):
+        (root / name).write_text("two\n")
+        assert (code_version.__wrapped__() != before) == (name in matters), name
+        (root / name).write_text("one\n")
+        assert code_version.__wrapped__() == before
+
+
+def test_two_tasks_that_differ_in_one_patient_are_two_cells():
+    """The patients' numbers are in the key, each of them: a rounded or shortened print of a tensor would not do."""
+    patients = tumour.population(2000, 0)
+    keys = {tiny_grid({"D3QN": TINY}, task=tumour.Tumour(patients)).cells()[0].key}
+    for field in patients._fields:
+        for row in (0, 1000, 1999):
+            values = getattr(patients, field).clone()
+            values[row] = values[row].nextafter(torch.tensor(1.0))
+            task = tumour.Tumour(patients._replace(**{field: values}))
+            keys.add(tiny_grid({"D3QN": TINY}, task=task).cells()[0].key)
+    assert len(keys) == 10
+    again = tiny_grid({"D3QN": TINY}, task=tumour.Tumour(tumour.population(2000, 0))).cells()[0].key
+    assert again in keys
+
+
+def test_a_grid_runs_in_any_simulator(tmp_path: Path):
+    """Tumours of seven patients, with logs from disk at a restart; a policy learned apart has the same return."""
+    task = tumour.Tumour(tumour.population(7, 0))
+    grid = tiny_grid({"D3QN": TINY, "CTRL_g": TINY_CTRL_G}, pack_size=0, task=task)
+    ran = run(grid, tmp_path, InProcess())
+    assert not ran.failures
+    assert len(ran.rows) == 8
+    log = logs(task, "random", (1,), PROTOCOL)[1]
+    policy = TINY.fit(trial_subset(log, 5), task, derive(1, "training"))
+    by_hand = evaluate(policy, task, PROTOCOL.evaluation_trials, PROTOCOL.evaluation_seed)
+    (row,) = [row for row in ran.rows if (row["method"], row["trials"], row["seed"]) == ("D3QN", 5, 1)]
+    assert row["return_last"] == pytest.approx(float(by_hand.mean()), rel=1e-4)
+    for path in (tmp_path / "tiny" / "cells").iterdir():
+        path.unlink()
+    again = run(grid, tmp_path, InProcess())
+    assert without_seconds(again.rows) == without_seconds(ran.rows), "a log read back from disk is the log"
+    settings = json.loads((tmp_path / "tiny.settings.json").read_text())
+    assert len(settings["arms"]["D3QN"]["task"]["response"]["radio"]["values"]) == 7
 
 
 def test_packs_cover_every_cell_once_and_arms_of_one_recipe_share_theirs():
@@ -228,9 +322,9 @@ def test_the_command_names_the_grid_and_fixes_its_packs():
         Reproduce("sd", pack_size=-1, device="cpu").grid()
     with pytest.raises(CounterpointError, match="--seeds to 2 or more"):
         Reproduce("sd", seeds=1).grid()
-    assert Reproduce("sd-nonrandom", wandering=0.2, device="cpu").grid().protocol.wandering == 0.2
+    assert Reproduce("sd-nonrandom", random_action_share=0.2, device="cpu").grid().protocol.random_action_share == 0.2
     with pytest.raises(CounterpointError, match=r"a share of 1\.5 random actions is not possible"):
-        Reproduce("sd-nonrandom", wandering=1.5, device="cpu").grid()
+        Reproduce("sd-nonrandom", random_action_share=1.5, device="cpu").grid()
     with pytest.raises(CounterpointError, match="a log has 1 to 250 trials, not 300"):
         Reproduce("sd", trials=(300,), device="cpu").grid()
 

@@ -1,16 +1,39 @@
 """Trials, the Gymnasium face, the synthetic SCMs and the clinical simulators, against numbers worked by hand."""
 
 import math
+from dataclasses import replace
 
+import pandas as pd
 import pytest
 import torch
+from gymnasium.utils.env_checker import check_env
 
+from counterpoint.data.dataframe import from_dataframe
+from counterpoint.data.transitions import Transitions
+from counterpoint.dynamics.outcome import Outcome
 from counterpoint.errors import CounterpointError
-from counterpoint.seeding import generator
+from counterpoint.evaluation.true_return import evaluate
+from counterpoint.nets.training import Schedule
+from counterpoint.policies.d3qn import D3QN
+from counterpoint.seeding import derive, generator
+from counterpoint.simulation.gym import SCMEnv
+from counterpoint.simulation.rollout import TaskSimulator
+from counterpoint.simulation.trials import random_policy, simulate, simulate_population, trial_subset
 from counterpoint.tasks import hiv, synthetic, tumour
 from counterpoint.tasks.cartpole import PLANETS, CartPole
-from counterpoint.tasks.simulate import random_policy, simulate, simulate_population, trial_subset
 from counterpoint.tasks.synthetic import PROBLEMS, SIMPSON_SYMPROD, TRIANGLE_NLIN, sample
+from recipes import BRIEF, DENSITY
+
+
+def stays() -> Transitions:
+    """Forty stays of four rows; the last row of each is a death or a discharge, after which nothing is seen."""
+    frame = pd.DataFrame({"id": [i // 4 for i in range(160)], "hour": [i % 4 for i in range(160)]})
+    frame[["rate", "lactate"]] = torch.randn(160, 2, generator=generator(0)).numpy()
+    frame["dose"], frame["reward"] = [(i * 7 % 3) / 2 for i in range(160)], -frame["lactate"]
+    frame["died"] = (frame["hour"] == 3) & (frame["id"] % 3 == 0)
+    frame["discharged"] = (frame["hour"] == 3) & ~frame["died"]
+    roles = {"subject": "id", "time": "hour", "state": ["rate", "lactate"], "action": "dose", "reward": "reward"}
+    return from_dataframe(frame, **roles, done=["died", "discharged"])
 
 
 def trials_of(count: int, seed: int = 0, steps: int = 20, **options):
@@ -120,18 +143,13 @@ def test_wrong_requests_are_named() -> None:
 
 
 def test_gym_environment_passes_gymnasiums_checker() -> None:
-    from gymnasium.utils.env_checker import check_env
-
-    from counterpoint.tasks.gym import GymTask
-
-    check_env(GymTask(CartPole(), horizon=500), skip_render_check=True)
+    check_env(SCMEnv.of_task(CartPole()), skip_render_check=True)
 
 
 def test_gym_environment_tells_the_noise_and_cuts_at_the_horizon() -> None:
-    from counterpoint.tasks.gym import GymTask
-
     task = CartPole()
-    env = GymTask(task, horizon=6)
+    assert SCMEnv.of_task(task).horizon == task.horizon == 500
+    env = SCMEnv.of_task(task, horizon=6)
     state, _ = env.reset(seed=5)
     for step in range(6):
         observed, reward, terminated, truncated, info = env.step(5)
@@ -147,14 +165,104 @@ def test_gym_environment_tells_the_noise_and_cuts_at_the_horizon() -> None:
 
 
 def test_gym_environment_terminates_before_it_truncates() -> None:
-    from counterpoint.tasks.gym import GymTask
-
-    env = GymTask(CartPole(), horizon=500)
+    env = SCMEnv.of_task(CartPole())
     env.reset(seed=0)
     steps = [env.step(10) for _ in range(12)]
     ends = [terminated for _, _, terminated, _, _ in steps]
     assert any(ends)
     assert not any(truncated for _, _, _, truncated, _ in steps)
+    assert [info["outcome"] for *_, info in steps] == ["terminated" if end else "" for end in ends]
+    env = SCMEnv.of_task(CartPole(), horizon=ends.index(True) + 1)
+    env.reset(seed=0)
+    *_, terminated, truncated, _ = [env.step(10) for _ in range(env.horizon)][-1]
+    assert (terminated, truncated) == (True, False), "an end at the horizon is an end"
+
+
+def test_gym_environment_shows_what_the_policy_sees_and_tells_the_state() -> None:
+    env = SCMEnv.of_task(CartPole(noise_reading="observation"))
+    observed, info = env.reset(seed=1)
+    assert 0 < abs(observed - info["state"]).max() < 0.5
+    for _ in range(3):
+        observed, *_, info = env.step(5)
+        assert 0 < abs(observed - info["state"]).max() < 0.5
+
+
+@pytest.mark.parametrize("task", [CartPole(), tumour.Tumour(), hiv.HIV()], ids=["cartpole", "tumour", "hiv"])
+def test_gym_environment_of_one_subject_of_every_simulator(task) -> None:
+    env = SCMEnv.of_task(task, horizon=3)
+    check_env(env, skip_render_check=True)
+    assert env.observation_space.shape == (len(task.state_names),)
+    assert env.action_space.n == task.actions.count
+
+
+def test_gym_environment_of_a_population_has_one_patient_an_episode() -> None:
+    task = tumour.Tumour(tumour.population(7, 0))
+    env = SCMEnv.of_task(task)
+    check_env(env, skip_render_check=True)
+    met = set()
+    for seed in range(30):
+        state, _ = env.reset(seed=seed)
+        patients = set(range(7))
+        for action in (0, 1, 2, 3):
+            observed, *_, info = env.step(action)
+            features, noise = task.actions.table()[action], torch.tensor(info["noise"])
+            for patient in list(patients):
+                own = task.of_subjects(torch.tensor([patient]))
+                after = own.transition(*(torch.as_tensor(x)[None] for x in (state, features, noise)))[0]
+                if not torch.allclose(after, torch.tensor(observed), atol=1e-6):
+                    patients.remove(patient)
+            state = observed
+        assert len(patients) == 1
+        met |= patients
+    assert met == set(range(7))
+
+
+def test_gym_environment_of_a_fitted_model() -> None:
+    """Gymnasium's checker accepts it, and every step is the answer of the episode's own member to the noise told."""
+    rows = trials_of(10)
+    model = DENSITY.fit(rows)
+    env = SCMEnv.of_model(model, CartPole(), rows)
+    check_env(env, skip_render_check=True)
+    firsts, members = rows.state[rows.step == 0], set()
+    for seed in range(6):
+        state, _ = env.reset(seed=seed)
+        assert (firsts == torch.tensor(state)).all(1).any(), "episodes start where the log does"
+        answered = set(range(2))
+        for action in (0, 10, 5):
+            observed, reward, terminated, _, info = env.step(action)
+            told = torch.tensor([*state, action / 10]).expand(2, 1, -1)
+            noise, before = (torch.tensor(x).expand(2, 1, -1) for x in (info["noise"], state))
+            answers = model.mechanism.predict(told, before, noise)[:, 0]
+            same = torch.isclose(answers, torch.tensor(observed), atol=1e-5).all(1)
+            answered &= set(same.nonzero()[:, 0].tolist())
+            assert reward == 1.0
+            assert terminated == bool(CartPole().terminated(torch.tensor(observed)))
+            state = observed
+        assert len(answered) == 1, "one member answers for the whole episode"
+        members |= answered
+    assert members == {0, 1}
+
+
+def test_gym_environment_of_a_fitted_model_and_learned_ends() -> None:
+    """A death or discharge that leaves no next state shows the last one seen, under the name of the outcome."""
+    rows = stays()
+    model, task = DENSITY.fit(rows), Outcome(hidden=(8,), likelihood=BRIEF).fit(rows)
+    env = SCMEnv.of_model(model, task, rows)
+    check_env(env, skip_render_check=True)
+    assert env.horizon == task.horizon == int(rows.step.max()) + 1
+    told = set()
+    for seed in range(60):
+        state, _ = env.reset(seed=seed)
+        terminated = truncated = False
+        while not (terminated or truncated):
+            observed, reward, terminated, truncated, info = env.step(seed % 3)
+            told.add(info["outcome"])
+            assert math.isfinite(reward)
+            assert (info["outcome"] != "") == terminated
+            if terminated:
+                assert (observed == state).all(), "the log has no state after an end"
+            state = observed
+    assert told == {"", "died", "discharged"}
 
 
 BY_HAND = {
@@ -305,7 +413,7 @@ def test_tumour_grows_untreated_and_shrinks_under_radiotherapy() -> None:
 
 
 def test_tumour_step_by_hand() -> None:
-    response = tumour.Response(torch.tensor(0.2), torch.tensor(0.005), torch.tensor(0.03))
+    response = tumour.TumourResponse(torch.tensor(0.2), torch.tensor(0.005), torch.tensor(0.03))
     task = tumour.Tumour(response)
     out = task.transition(torch.tensor([3.0, 4.0]), torch.tensor([1.0, 1.0]), torch.tensor([1.5]))
     capacity = math.log(math.pi / 6 * 30**3)
@@ -342,6 +450,38 @@ def test_subject_parameters_follow_the_rows(task) -> None:
     torch.testing.assert_close(alone.transition(own.state, own.action, own.noise), own.next_state, atol=1e-5, rtol=1e-6)
     stranger = task.of_subjects(torch.tensor([8]))
     assert (stranger.transition(own.state, own.action, own.noise) - own.next_state).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("trials", [1, 3, 7, 16])
+@pytest.mark.parametrize(
+    "task",
+    [tumour.Tumour(tumour.population(7, 0)), hiv.HIV(hiv.population(7, 0), horizon=2)],
+    ids=["tumour", "hiv"],
+)
+def test_a_policy_meets_the_patients_of_a_population_one_after_the_other(task, trials: int) -> None:
+    """Trial i is one of patient i mod 7: a loop by hand with that patient's own parameters gives the same return."""
+    rows = simulate(task, random_policy(task), 10, 2, seed=0)
+    policy = D3QN((8,), Schedule(steps=5), batch=16).fit(rows, task)
+    found = evaluate(policy, task, trials, seed=4)
+    state = task.initial(trials, generator(4, "evaluation start"))
+    stream = TaskSimulator(task).fresh(trials, derive(4, "evaluation"))
+    noise = [stream(t)[0] for t in range(task.horizon)]
+    expected, neighbours = (returns_of(policy, task, (torch.arange(trials) + k) % 7, state, noise) for k in (0, 1))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert ((found - neighbours).abs() > 1e-4).all()
+
+
+def returns_of(policy, task, patients: torch.Tensor, state: torch.Tensor, noise: list[torch.Tensor]) -> torch.Tensor:
+    """Row i with the response of patients[i], step by step until the end."""
+    task = replace(task, response=type(task.response)(*(value[patients] for value in task.response)))
+    total, alive = torch.zeros(len(state)), torch.ones(len(state), dtype=torch.bool)
+    for drawn in noise:
+        action = policy.act(state)
+        after = task.transition(state, action, drawn)
+        total += torch.where(alive, task.reward(state, action, after), 0.0)
+        alive &= ~task.terminated(after)
+        state = after
+    return total
 
 
 def test_hiv_rests_at_its_published_steady_states() -> None:
@@ -386,6 +526,14 @@ def test_hiv_balance_by_hand() -> None:
         1 + (0.3 * infected / (infected + 100) - 0.25 * infected / (infected + 500) - 0.1) * 30,
     ]
     torch.testing.assert_close(change, torch.tensor(expected, dtype=torch.float64), rtol=1e-6, atol=1e-6)
+
+
+def test_hiv_reward_by_hand() -> None:
+    """E = 50 and V = 1000 after the step earn 50,000 − 100; the drugs cost 20,000·.7² = 9,800 and 2,000·.3² = 180."""
+    task = hiv.HIV()
+    before, after = (torch.tensor(x, dtype=torch.float64).log() for x in ([7.0] * 6, [1.0, 1, 1, 1, 1000, 50]))
+    reward = task.reward(before.expand(4, 6), task.actions.table().double(), after.expand(4, 6))
+    torch.testing.assert_close(reward, torch.tensor([0.499, 0.401, 0.4972, 0.3992], dtype=torch.float64))
 
 
 def test_both_drugs_lower_the_virus() -> None:

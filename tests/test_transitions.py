@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from counterpoint.data.spaces import Box, Discrete, check_actions
-from counterpoint.data.transitions import COLUMNS, Transitions, concatenate
+from counterpoint.data.transitions import COLUMNS, Transitions, concatenate, first_outcome
 from counterpoint.errors import CounterpointError
 
 
@@ -127,6 +127,7 @@ def test_concatenate_keeps_the_names_of_all_subjects() -> None:
     [
         ({"state_names": ("state_1", "state_0")}, "^tables 0 and 2 differ in state_names;"),
         ({"action_names": ("dose",)}, "^tables 0 and 2 differ in action_names;"),
+        ({"outcome_names": ("died",)}, "^tables 0 and 2 differ in outcome_names;"),
         ({"actions": Discrete.of([0, 0.1, 0.2, 0.3])}, "^tables 0 and 2 differ in actions;"),
         ({"subject_names": ("0", "ann", "2")}, "^table 2 numbers other subjects"),
         ({"subject_names": ("0", "ann")}, "^table 2 numbers other subjects"),
@@ -158,6 +159,45 @@ def test_fingerprint_sees_every_column_the_space_and_nothing_else() -> None:
         )
         assert replace(rows, **{name: changed}).fingerprint != rows.fingerprint, name
     assert replace(rows, actions=Discrete.of([0, 0.1, 0.3])).fingerprint != rows.fingerprint
+    assert replace(rows, outcome_names=("died",)).fingerprint != rows.fingerprint
+    assert replace(rows, subject_names=("a", "b", "c")).fingerprint == rows.fingerprint, "who they are is no number"
+
+
+def test_an_end_is_an_outcome() -> None:
+    rows = table()
+    assert rows.outcome_names == ("terminated",)
+    assert torch.equal(rows.outcome, torch.where(rows.terminated, 0, -1))
+    assert torch.equal(first_outcome(rows.terminated), rows.outcome)
+    other = replace(rows, outcome=torch.where(rows.episode == 1, 1, rows.outcome), outcome_names=("died", "left"))
+    assert other.terminated.tolist() == ((rows.episode == 1) | rows.terminated).tolist()
+
+
+def test_a_split_is_by_subject_and_depends_on_the_seed_alone() -> None:
+    rows = table(tuple(range(1, 21)))
+    for share, count in ((0.0, 0), (0.2, 4), (0.33, 7), (0.99, 20)):
+        kept, aside = rows.split(share, seed=3)
+        assert len(aside.subject.unique()) == count
+        assert len(kept) + len(aside) == len(rows)
+        assert not set(kept.subject.tolist()) & set(aside.subject.tolist())
+    assert rows.split(0.2, 3)[1].fingerprint == rows.split(0.2, 3)[1].fingerprint
+    assert rows.split(0.2, 4)[1].fingerprint != rows.split(0.2, 3)[1].fingerprint
+    for share in (-0.1, 1.0, float("nan")):
+        with pytest.raises(CounterpointError, match="is not a share; give a number from 0 to below 1"):
+            rows.split(share)
+
+
+def test_row_hashes_tell_state_action_and_next_state_apart_and_nothing_else() -> None:
+    rows = table()
+    hashes = rows.row_hashes
+    assert len(hashes.unique()) == len(rows)
+    assert torch.equal(rows[4:].row_hashes, hashes[4:]), "a row's hash does not depend on the rows beside it"
+    for name in ("state", "action", "next_state"):
+        changed = replace(rows, **{name: getattr(rows, name).nan_to_num() + 1e-3})
+        assert not torch.isin(changed.row_hashes, hashes).any(), name
+    for name in ("reward", "subject", "episode", "step"):
+        assert torch.equal(replace(rows, **{name: getattr(rows, name) + 1}).row_hashes, hashes), name
+    swapped = replace(rows, state=rows.state.flip(1))[rows.state[:, 0] != rows.state[:, 1]]
+    assert not torch.isin(swapped.row_hashes, hashes).all(), "columns are not interchangeable"
 
 
 def test_discrete_features_and_index_are_inverse() -> None:

@@ -12,7 +12,6 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +60,9 @@ class Run:
 
     def __init__(self, folder: Path | str, *classes: type) -> None:
         self.folder, self.classes = Path(folder), classes
+        self.used: dict[str, str] = {}
+        self._tables: dict[str, Transitions] = {}
+        self._record()
 
     def path(self, part: str) -> Path:
         """Where a part lies; a task that is a simulator is a file, a learned one a folder."""
@@ -74,6 +76,18 @@ class Run:
         except CounterpointError:
             return False
         return True
+
+    def has_task(self) -> bool:
+        """Whether the present data have a task; a learned one that is damaged is none, a simulator is refused then."""
+        entry = self._record().get("task")
+        if entry is None or entry["made_from"] != {name: self.fingerprint(name) for name in entry["made_from"]}:
+            return False
+        try:
+            return isinstance(self.task, Task)
+        except CounterpointError:
+            if entry.get("simulator"):
+                raise
+            return False
 
     def fingerprint(self, part: str) -> str:
         """The fingerprint of a part that is there, unchanged, and made from what is here now; else one line."""
@@ -94,18 +108,19 @@ class Run:
     ) -> None:
         """Write a part and record what it was made from; what was made from its predecessor is stale from now on."""
         made_from = {parent: self.fingerprint(parent) for parent in parents}
+        for parent, fingerprint in made_from.items():
+            if self.used.get(parent, fingerprint) != fingerprint:
+                raise CounterpointError(
+                    f"the {parent} of '{self.folder}' was replaced meanwhile; run the command again"
+                )
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / PARTS[part].path
+        record, path = self._record(), self.folder / PARTS[part].path
         path = path.with_suffix(".json") if simulator else path
         write(path)
-        entry = {
-            "fingerprint": _fingerprint(path),
-            "made_from": made_from,
-            **({"simulator": True} if simulator else {}),
-        }
-        record = {"format": FORMAT, "parts": {**self._record(), part: entry}}
-        write_text(self.folder / RECORD, json.dumps(record, indent=2) + "\n")
-        vars(self).pop("data", None)
+        entry = {"fingerprint": _fingerprint(path), "made_from": made_from, "simulator": simulator}
+        text = json.dumps({"format": FORMAT, "parts": {**record, part: entry}}, indent=2)
+        write_text(self.folder / RECORD, text + "\n")
+        self.used[part] = str(entry["fingerprint"])
 
     def start(self, data: Transitions, held_out: float | None, seed: int) -> None:
         """Take in a table and decide, once, which subjects are kept aside; the same table again changes nothing."""
@@ -127,11 +142,13 @@ class Run:
                 f" leave --held-out away or start another run for {held_out}"
             )
 
-    @cached_property
+    @property
     def data(self) -> Transitions:
         """All rows, held-out subjects too."""
-        self.fingerprint("data")
-        return storage.read(self.path("data"))
+        path, fingerprint = self._use("data"), self.used["data"]
+        if fingerprint not in self._tables:
+            self._tables = {fingerprint: storage.read(path)}
+        return self._tables[fingerprint]
 
     @property
     def training(self) -> Transitions:
@@ -146,8 +163,7 @@ class Run:
     @property
     def task(self) -> Task:
         """A simulator, or the reward and ends that `fit` learned."""
-        self.fingerprint("task")
-        path = self.path("task")
+        path = self._use("task")
         task = load_kind(path, Task, "a task", *self.classes) if path.is_dir() else self._simulator(path)
         if not isinstance(task, Task):
             raise CounterpointError(f"'{path}' does not hold a task; run {PARTS['task'].command} again")
@@ -155,18 +171,15 @@ class Run:
 
     @property
     def scm(self) -> StructuralCausalModel:
-        self.fingerprint("scm")
-        return load_kind(self.path("scm"), StructuralCausalModel, "a structural causal model", *self.classes)
+        return load_kind(self._use("scm"), StructuralCausalModel, "a structural causal model", *self.classes)
 
     @property
     def augmented(self) -> Transitions:
-        self.fingerprint("augmented")
-        return storage.read(self.path("augmented"))
+        return storage.read(self._use("augmented"))
 
     @property
     def policy(self) -> Policy:
-        self.fingerprint("policy")
-        return load_kind(self.path("policy"), Policy, "a policy", *self.classes)
+        return load_kind(self._use("policy"), Policy, "a policy", *self.classes)
 
     def keep_task(self, task: Task) -> None:
         """A learned task as an artifact, a simulator as its recipe."""
@@ -183,8 +196,13 @@ class Run:
         return decode(read_json(path, "run simulate again"), known(*self.classes))
 
     def _split(self) -> dict[str, Any]:
-        self.fingerprint("split")
-        return read_json(self.path("split"), f"run {PARTS['split'].command} again")
+        return read_json(self._use("split"), f"run {PARTS['split'].command} again")
+
+    def _use(self, part: str) -> Path:
+        """Where a part lies that is about to be read; what is made from it must find it, and its parents, unchanged."""
+        for each in (part, *self._record().get(part, {}).get("made_from", {})):
+            self.used[each] = self.fingerprint(each)
+        return self.path(part)
 
     def _aside(self) -> torch.Tensor:
         return torch.isin(self.data.subject, torch.tensor(self._split()["subjects"], dtype=torch.long))
@@ -194,9 +212,22 @@ class Run:
         if not path.exists():
             return {}
         record = read_json(path, "use another folder")
-        if record.get("format") != FORMAT or not isinstance(record.get("parts"), dict):
+        parts = record.get("parts")
+        if (
+            record.get("format") != FORMAT
+            or not isinstance(parts, dict)
+            or not all(map(_is_entry, parts, parts.values()))
+        ):
             raise CounterpointError(f"'{path}' is not a {FORMAT} record; use another folder")
-        return record["parts"]
+        return parts
+
+
+def _is_entry(part: str, entry: Any) -> bool:
+    """Whether a line of the record is one: a part is made from parts that come before it."""
+    if part not in PARTS or not isinstance(entry, dict) or not isinstance(entry.get("fingerprint"), str):
+        return False
+    order, parents = list(PARTS), entry.get("made_from")
+    return isinstance(parents, dict) and set(parents) <= set(order[: order.index(part)])
 
 
 def _fingerprint(path: Path) -> str:

@@ -1,7 +1,7 @@
 """`counterpoint check-scm`: can this model's counterfactuals be trusted?"""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import tyro
@@ -29,8 +29,10 @@ class CheckScm:
         run = Run(self.run)
         model, own = run.scm, run.held_out
         rows = storage.read(self.data) if self.data else own if len(own) else run.training
-        figure = self.run / "check.png"
-        report = check_figure(draw(model, rows, self.seed), figure)
+        sample, figure = draw(model, rows, self.seed), self.run / "check.png"
+        # The run knows whose rows the model has seen; two patients may have the same numbers.
+        aside = not self.data and len(own) > 0
+        report = check_figure(replace(sample, held_out=aside or sample.held_out), figure)
         text = json.dumps(report.to_json(), indent=2)
         run.keep("check", lambda path: write_text(path, text), ["scm"])
         say(report.verdict())

@@ -47,18 +47,19 @@ class Fit:
     def execute(self) -> None:
         run = Run(self.run)
         table = self.columns.read(self.data) if self.data is not None else run.data
-        new = not run.has("split") or table.fingerprint != run.data.fingerprint
+        new = self.data is not None and not (run.has("split") and table.fingerprint == run.data.fingerprint)
         share = HELD_OUT if new and self.held_out is None else self.held_out
-        data = table.split(share or 0.0, self.seed)[0] if new else run.training
         if not new:
             run.agree(self.held_out)
+        data = table.split(share or 0.0, self.seed)[0] if new else run.training
+        known = not new and run.has_task()
         with watching(self.run, self.saving) as monitor:
             recipe = Auto() if self.auto else self.scm
             model = recipe.fit(data, self.seed, monitor.stage("scm"), self.device)
-            known = not new and run.has("task")
-            task = run.task if known else Outcome().fit(data, self.seed, monitor.stage("task"))
-        run.start(table, share, self.seed)
-        if not known:
+            task = None if known else Outcome().fit(data, self.seed, monitor.stage("task"))
+        if new:
+            run.start(table, share, self.seed)
+        if task is not None:
             run.keep_task(task)
         run.keep_model(model)
         if isinstance(model.recipe, Choice):

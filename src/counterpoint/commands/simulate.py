@@ -59,8 +59,8 @@ class Simulate:
     """Who acts: uniform random actions, or a policy trained for ten episodes (paper, appendix D)."""
     stop_at_failure: bool = False
     """End a trial at its first failure; the paper logs all steps."""
-    held_out: float = 0.0
-    """Share of the subjects that no later step learns from; decided here, once."""
+    held_out: float | None = None
+    """Share of the subjects that no later step learns from; none by default, and decided here, once."""
     seed: int = 0
     """Seed of everything random."""
 

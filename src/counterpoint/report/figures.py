@@ -1,6 +1,6 @@
 """The figures of a reproduction: ours beside the paper's, what each seed did, and who is better by how much.
 
-Every function takes rows (a list of dictionaries, as `tables.read_csv` gives them) and a path, and writes a PNG there.
+Every function takes rows (a list of dictionaries, as `results.read_csv` gives them) and a path, and writes a PNG there.
 Drawing decides nothing: estimates and intervals come in as columns, or from `evaluation.statistics` over the seeds.
 """
 

@@ -9,10 +9,10 @@ import polars as pl
 import pytest
 import torch
 
+from counterpoint.data.dataframe import from_dataframe
 from counterpoint.data.spaces import Box, Discrete
 from counterpoint.data.storage import read, write
-from counterpoint.data.tables import from_dataframe
-from counterpoint.data.transitions import COLUMNS, Transitions, concatenate
+from counterpoint.data.transitions import COLUMNS, NAMES, Transitions, concatenate
 from counterpoint.errors import CounterpointError
 
 ROLES: dict[str, Any] = {"subject": "id", "time": "hour", "state": ["HR", "BP"], "action": "dose", "reward": "r"}
@@ -53,8 +53,7 @@ def same(left: Transitions, right: Transitions) -> bool:
     alike = [
         a.dtype == b.dtype and a.shape == b.shape and a.numpy().tobytes() == b.numpy().tobytes() for a, b in columns
     ]
-    names = ("actions", "state_names", "action_names", "subject_names")
-    return all(alike) and all(getattr(left, name) == getattr(right, name) for name in names)
+    return all(alike) and all(getattr(left, name) == getattr(right, name) for name in NAMES)
 
 
 def big(seed: int, subjects: int = 30) -> pd.DataFrame:
@@ -101,6 +100,28 @@ def test_last_rules_only_the_ends_that_are_not_marked() -> None:
     assert table.truncated.tolist() == [False, False, False, True]
     assert "row 0" in refuse(columns, done="done")
     assert load(columns, done="done", last="terminal").terminated.tolist() == [False, False, True, False, True]
+
+
+def test_several_outcomes_are_told_apart() -> None:
+    columns = records(died=[False, True, False, False, False], discharged=[1, 0, 0, 0, 0])
+    table = load(columns, done=["died", "discharged"])
+    assert table.outcome_names == ("died", "discharged")
+    assert table.outcome.tolist() == [-1, -1, 0, -1, 1]
+    assert table.terminated.tolist() == [False, False, True, False, True]
+    assert load(columns, done=["discharged", "died"]).outcome.tolist() == [-1, -1, 1, -1, 0]
+    assert load(done="done").outcome_names == ("done",)
+
+
+def test_an_end_that_no_outcome_marks_is_an_outcome_of_its_own() -> None:
+    columns = records(died=[0, 1, 0, 0, 0], discharged=[0, 0, 0, 0, 0])
+    table = load(columns, done=["died", "discharged"], last="terminal")
+    assert table.outcome_names == ("died", "discharged", "ended")
+    assert table.outcome.tolist() == [-1, -1, 0, -1, 2]
+    plain = load(columns, last="terminal")
+    assert (plain.outcome_names, plain.outcome.tolist()) == (("terminated",), [-1, -1, 0, -1, 0])
+    table = load(columns, done=["died", "discharged"], last="truncate")
+    assert table.outcome_names == ("died", "discharged"), "an outcome that nobody met keeps its place"
+    assert table.outcome.tolist() == [-1, -1, 0, -1]
 
 
 def test_done_in_the_middle_starts_a_new_episode() -> None:
@@ -273,7 +294,7 @@ def full() -> Transitions:
     fields["noise"] = odd.repeat(count, 1)[:, :3].clone() * torch.linspace(-1, 1, count)[:, None]
     fields["reward"] = odd.repeat(count)[:count]
     fields |= {"imagined": torch.ones(count, dtype=torch.bool), "source": torch.arange(count)}
-    names = {name: getattr(real, name) for name in ("actions", "state_names", "action_names", "subject_names")}
+    names = {name: getattr(real, name) for name in NAMES}
     return concatenate([real, Transitions(**fields, **names)])
 
 
@@ -396,6 +417,11 @@ BAD = {
     "blank subject": ({"id": ["bob", "ann", "", "bob", "ann"]}, {}, "column 'id' has 1 missing value (first at row 2)"),
     "no time": ({"hour": [5, 8, 0, None, 4]}, {}, "column 'hour' has 1 missing value (first at row 3)"),
     "done": ({"done": [0, 1, 2, 0, 0]}, {}, "column 'done' is not true/false at row 2"),
+    "two outcomes": (
+        {"died": [1, 0, 0, 0, 0]},
+        {"done": ["done", "died"]},
+        "row 0 has two outcomes marked among columns 'done', 'died' (1 such rows); keep one",
+    ),
     "outside": ({}, {"actions": Discrete.of([0, 0.1])}, "at row 0 is outside the action space {0.0, 0.1} (2 such"),
     "outside box": ({}, {"actions": Box((0.05,), (1.0,))}, "[0.0] at row 2 is outside the action space [0.05]…[1.0]"),
     "label": ({"dose": list("aabac")}, {"labels": ["a", "b"]}, "column 'dose' at row 4 is none of the labels a, b"),
