@@ -237,8 +237,10 @@ def test_every_order_of_commands_in_a_new_folder(source: str, bench: Bench, tmp_
     assert check_every_order(brought({}, source, bench.wards), run, bench, capsys) >= 6
 
 
-@pytest.mark.parametrize("second", SOURCES)
-@pytest.mark.parametrize("first", ["ward", "cartpole"])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("ward", "ward"), ("ward", "other ward"), ("cartpole", "ward"), ("cartpole", "other cartpole")],
+)
 def test_every_order_of_commands_after_other_data_came_in(
     first: str, second: str, bench: Bench, tmp_path: Path, capsys
 ) -> None:
@@ -600,7 +602,7 @@ def test_a_record_with_a_bad_entry_is_refused(kind: str, bench: Bench, tmp_path:
         refused(capsys, run, lambda n=name: step(n, run))
 
 
-@pytest.mark.parametrize("source", ["ward", "cartpole", "other cartpole"])
+@pytest.mark.parametrize("source", ["ward", "other cartpole"])
 @pytest.mark.parametrize("kind", ENTRIES)
 def test_new_data_mend_a_record_with_a_bad_entry_or_are_refused(
     kind: str, source: str, bench: Bench, tmp_path: Path, capsys
@@ -674,8 +676,7 @@ class Killed(BaseException):
     """No handler catches it."""
 
 
-@pytest.mark.parametrize("second", ["other ward", "other cartpole"])
-@pytest.mark.parametrize("first", ["ward", "cartpole"])
+@pytest.mark.parametrize(("first", "second"), [("cartpole", "other ward")])
 def test_a_kill_at_any_write_is_refused_and_mended(
     first: str, second: str, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -836,7 +837,7 @@ def test_the_tiny_arms_are_the_real_ones_but_small() -> None:
         assert type(getattr(real[name], "model", None)) is type(getattr(tiny[name], "model", None))
 
 
-@pytest.mark.parametrize("source", ["ward", "cartpole"])
+@pytest.mark.parametrize("source", ["cartpole"])
 @pytest.mark.parametrize("method", get_args(Method))
 def test_every_method_learns_from_the_runs_training_rows(
     method: str, source: str, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
