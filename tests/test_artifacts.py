@@ -377,6 +377,13 @@ def test_the_recipe_of_a_part_cannot_be_edited_either(tmp_path: Path) -> None:
     assert "is not as it was saved" in refuse(lambda: counterpoint.load(tmp_path))
 
 
+def test_the_fingerprint_sees_the_numbers_of_a_part() -> None:
+    policy = POLICIES["PETS"].fit(logged(), CartPole())
+    before = policy.fingerprint
+    next(policy.model.mechanism.parameters()).data.add_(1)
+    assert policy.fingerprint != before
+
+
 def test_an_artifact_whose_weights_are_of_another_kind_is_one_line(folder: Path) -> None:
     save_file({"other": torch.zeros(3)}, folder / artifacts.WEIGHTS)
     change_header(folder)

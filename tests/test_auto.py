@@ -3,19 +3,21 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from counterpoint.data.jobs import Job
+from counterpoint.data.jobs import Job, context
 from counterpoint.data.transitions import concatenate
 from counterpoint.errors import CounterpointError
 from counterpoint.nets.laws import Gaussian, SkewedSpline
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Monitor, Schedule
-from counterpoint.scm.auto import Auto, Choice, Scores, _behind, _choice, held_out_scores
+from counterpoint.scm.auto import Auto, Choice, Scores, _behind, _choice, _energy, held_out_scores
 from counterpoint.scm.bicogan import ConditionalBiCoGAN
 from counterpoint.scm.density import DensitySCM
 from counterpoint.tasks.synthetic import Additive, Bimodal, sample
@@ -77,6 +79,29 @@ def test_held_out_scores_prefer_the_rows_own_law() -> None:
     assert wrong.log_likelihood is not None
     assert right.log_likelihood.mean() > wrong.log_likelihood.mean() + 1
     assert right.negative_energy.mean() > wrong.negative_energy.mean() + 0.2
+
+
+def test_the_density_of_an_ensemble_is_the_mean_of_its_members() -> None:
+    rows = sample(Additive(), 100, 0)
+    model = BRIEFLY.fit(rows)
+    told = context(rows.state, rows.action).expand(2, -1, -1)
+    each = model.mechanism.law.log_prob(told, (rows.next_state - rows.state).expand(2, -1, -1)).sum(-1)
+    found = held_out_scores(model, Job(rows)).log_likelihood
+    torch.testing.assert_close(found, each.exp().mean(0).log().detach(), rtol=0, atol=1e-4)
+
+
+def test_the_energy_score_by_hand() -> None:
+    """Draws one deviation above and one below what was seen: each is as far from it as half their distance."""
+    rows = sample(Additive(), 50, 0)
+    unit, sign = (rows.next_state - rows.state).std(0), cycle((1, -1))
+    spread, still = (
+        SimpleNamespace(sample=lambda *_, size=size: rows.next_state + size * next(sign) * unit) for size in (1, 0)
+    )
+    theta = Job(rows).rows_theta
+    for model in (spread, still):
+        torch.testing.assert_close(_energy(model, rows, theta, 0), torch.zeros(50), rtol=0, atol=1e-4)
+    aside = SimpleNamespace(sample=lambda *_: rows.next_state + unit)
+    torch.testing.assert_close(_energy(aside, rows, theta, 0), torch.full((50,), rows.state_size**0.5))
 
 
 class Watched(DensitySCM):

@@ -85,6 +85,15 @@ def test_an_answer_is_a_function_of_the_row(name: str, fitted) -> None:
 
 
 @pytest.mark.parametrize("name", SCMS)
+def test_fresh_noise_is_the_same_for_every_member(name: str, fitted) -> None:
+    """Members with luck of their own would average it away: a sample would vary too little."""
+    model, _ = fitted(name)
+    noise = model.prior(5, generator(0)).view(5, model.mechanism.members, -1)
+    assert torch.equal(noise, noise[:, :1].expand_as(noise))
+    assert not torch.equal(noise[0], noise[1])
+
+
+@pytest.mark.parametrize("name", SCMS)
 def test_what_cannot_be_answered_is_refused(name: str, fitted) -> None:
     model, rows = fitted(name)
     next_state = rows.next_state.clone()

@@ -218,6 +218,13 @@ def test_checks_without_a_selector_are_one_line() -> None:
         replace(TINY, schedule=Schedule(steps=20, check_every=10)).fit(ROOMS, CHAIN)
 
 
+def test_the_score_of_a_vote_is_that_of_each_of_its_voters() -> None:
+    objective = replace(greedy_by(CHAIN), votes=2)
+    selector = lambda actor: torch.tensor([1.0, 2.0])
+    learner = QLearner(TINY.build(1, 2, 4), TINY.build, [table(Job(ROOMS))] * 4, TINY, objective, selector)
+    assert learner.score().tolist() == [1, 1, 2, 2]
+
+
 @pytest.mark.parametrize(("share", "real"), [(0.5, 4), (0.25, 2), (1.0, 8), (0.0, 0)])
 def test_every_batch_has_its_share_of_real_rows(share: float, real: int) -> None:
     imagined = replace(ROOMS, imagined=torch.ones(6, dtype=torch.bool))

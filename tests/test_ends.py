@@ -38,6 +38,13 @@ def ward() -> tuple[Transitions, LearnedTask, StructuralCausalModel]:
     return rows, Outcome(discount=WARD.discount, likelihood=QUICK).fit(rows), SCM.fit(rows)
 
 
+def test_the_wards_hazard_by_hand() -> None:
+    """Severity −2 and a level of .5·3.2 + 1: who dies, with sigmoid(.7), does not go home, with sigmoid(1)."""
+    died, home = 0.668188, 0.331812 * 0.731059
+    chance = WARD.hazard(torch.tensor([[-2.0, 3.2]]), torch.tensor([[1.0]]))
+    torch.testing.assert_close(chance, torch.tensor([[died, home, 1 - died - home]]), rtol=0, atol=1e-5)
+
+
 def test_the_ward_ends_as_its_hazard_says() -> None:
     rows = logged(2000)
     foreseen = WARD.hazard(rows.state, rows.action).mean(0)

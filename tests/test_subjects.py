@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import counterpoint as cp
+from counterpoint.counterfactual import Augmenter
 from counterpoint.data.jobs import Job, Origin, fitting_table, identity
-from counterpoint.data.transitions import Transitions
+from counterpoint.data.transitions import Transitions, first_outcome
 from counterpoint.errors import CounterpointError
 from counterpoint.methods.general import General
 from counterpoint.nets.training import Monitor, Schedule
@@ -138,6 +139,17 @@ def test_imagined_rows_and_their_job_carry_the_factor_of_their_source() -> None:
     assert torch.equal(job.theta[rows.imagined], inferred[rows.source[rows.imagined]])
     expected = rows.state + rows.action * (1 + job.theta) + 0.1 * rows.noise
     torch.testing.assert_close(rows.next_state[rows.imagined], expected[rows.imagined])
+
+
+def test_imagined_rows_keep_their_own_factor_behind_rows_that_have_no_next_state() -> None:
+    ended = ROWS.step == 3
+    rows = replace(
+        ROWS, next_state=ROWS.next_state.masked_fill(ended[:, None], torch.nan), outcome=first_outcome(ended)
+    )
+    theta = TRUTH[rows.subject][:, None]
+    imagined = Augmenter().imagine(rows, MODEL, Reach(), theta=theta)
+    expected = imagined.state + imagined.action * (1 + theta[imagined.source]) + 0.1 * imagined.noise
+    torch.testing.assert_close(imagined.next_state, expected)
 
 
 def test_a_simulator_steps_every_row_with_its_own_factor() -> None:
