@@ -1,11 +1,21 @@
 """One thread a process, and the shapes in the annotations checked at every call of the package."""
 
 import sys
+from collections.abc import Iterator
 
+import pytest
 import torch
-from jaxtyping import install_import_hook
+from jaxtyping import config, install_import_hook
 
 assert not any(name.startswith("counterpoint") for name in sys.modules), "imported before its shapes could be checked"
 install_import_hook("counterpoint", "shapes.check")
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def shapes_checked_where_it_is_cheap(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A module that runs long loops says `SHAPES = False`: others check the same functions, and it takes a third."""
+    config.update("jaxtyping_disable", not getattr(request.module, "SHAPES", True))
+    yield
+    config.update("jaxtyping_disable", False)

@@ -13,6 +13,8 @@ from counterpoint.seeding import generator
 from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks.cartpole import CartPole
 
+SHAPES = False
+
 TASK = CartPole()
 
 

@@ -19,6 +19,8 @@ from counterpoint.scm.inversion import invert
 from counterpoint.seeding import generator
 from counterpoint.tasks.synthetic import PROBLEMS, sample
 
+SHAPES = False
+
 torch.set_num_threads(1)
 
 

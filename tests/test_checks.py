@@ -25,6 +25,8 @@ from counterpoint.scm.support import similar_rows, support
 from counterpoint.tasks.synthetic import PROBLEMS, Heteroscedastic, Independent, OneStep, Triangular, Turning, sample
 from recipes import DENSITY, SCMS
 
+SHAPES = False
+
 
 class Handmade(StructuralMechanism):
     """One member without weights; the parameter only says on which device it lives."""

@@ -18,6 +18,8 @@ from counterpoint.cli import main
 from counterpoint.tasks import hiv
 from counterpoint.tasks.tumour import Tumour, population
 
+SHAPES = False
+
 QUICK_FIT = ["scm:density", "--scm.ensemble", "2", "--scm.hidden", "16", "--scm.likelihood.schedule.steps", "60"]
 QUICK_TRAIN = ["--hidden", "16", "--steps", "60", "--batch", "32"]
 
@@ -259,7 +261,7 @@ def assert_same_weights(left: Path, right: Path) -> None:
 
 
 def test_fit_killed_and_resumed_gives_the_same_weights(tmp_path: Path) -> None:
-    recipe = ["scm:density", "--scm.ensemble", "2", "--scm.likelihood.schedule.steps", "1500"]
+    recipe = ["scm:density", "--scm.ensemble", "2", "--scm.likelihood.schedule.steps", "700"]
     for name in ("whole", "killed"):
         command("simulate", "--run", tmp_path / name, "--trials", 10)
     command("fit", "--run", tmp_path / "whole", *recipe)

@@ -22,6 +22,8 @@ from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks.base import Task
 from counterpoint.tasks.ward import Ward
 
+SHAPES = False
+
 WARD = Ward()
 QUICK = Likelihood(Schedule(steps=600, check_every=50, rate="one-cycle"), batch=128)
 SCM = replace(location_scale(ensemble=2), likelihood=QUICK, hidden=(32,))

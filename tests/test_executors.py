@@ -18,6 +18,8 @@ from counterpoint.policies.base import Learned, PolicyLearner
 from counterpoint.tasks.base import Task
 from test_grid import TINY, tiny_grid, without_seconds
 
+SHAPES = False
+
 with_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: its executor was NOT tested")
 
 

@@ -42,6 +42,8 @@ from counterpoint.tasks import tumour
 from counterpoint.tasks.base import KnownSCM, Task
 from counterpoint.tasks.cartpole import CartPole
 
+SHAPES = False
+
 TINY = D3QN((8, 8), Schedule(steps=150, rate="linear"), batch=16)
 TINY_CTRL_G = General(
     DensitySCM(ensemble=1, hidden=(8,), likelihood=Likelihood(Schedule(steps=100, check_every=25))),

@@ -27,6 +27,8 @@ from counterpoint.tasks.base import KnownSCM, Task
 from counterpoint.tasks.cartpole import CartPole
 from counterpoint.tasks.tumour import Tumour, population
 
+SHAPES = False
+
 BRIEF = Planner(horizon=4, candidates=20, elites=4, iterations=2)
 QUICK = Likelihood(Schedule(steps=300, rate="one-cycle"), learning_rate=5e-3, bootstrap=True)
 ENSEMBLE = GaussianDynamics(5, (16,), batch_norm=False, likelihood=QUICK)

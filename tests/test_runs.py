@@ -33,6 +33,8 @@ from counterpoint.tasks.cartpole import CartPole
 from recipes import BRIEF, DENSITY, DYNAMICS, MODELS, PAPER
 from test_cli import command
 
+SHAPES = False
+
 COLUMNS = ["--subject", "id", "--time", "hour", "--state", "rate", "lactate", "--action", "dose", "--reward", "reward"]
 ENDS = ["--done", "died", "discharged"]
 TINY_FIT = ["scm:density", "--scm.ensemble", "2", "--scm.hidden", "8", "--scm.likelihood.schedule.steps", "20"]

@@ -18,6 +18,8 @@ from counterpoint.seeding import generator
 from counterpoint.tasks.base import Task
 from counterpoint.tasks.synthetic import Heteroscedastic, Skewed, Turning
 
+SHAPES = False
+
 Equation = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 

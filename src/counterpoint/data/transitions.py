@@ -147,12 +147,12 @@ class Transitions:
         return replace(self, **{name: getattr(self, name).to(device) for name in COLUMNS})
 
     def split(self, held_out: float, seed: int = 0) -> "tuple[Transitions, Transitions]":
-        """The rows of most subjects, and those of a share of them kept aside: by subject, never by row."""
+        """The rows of most subjects (one at least), and those of a share kept aside: by subject, never by row."""
         if not 0 <= held_out < 1:
             raise CounterpointError(f"held_out={held_out} is not a share; give a number from 0 to below 1")
         present = self.subject.unique()
         order = present[torch.randperm(len(present), generator=generator(seed, "held out subjects"))]
-        aside = torch.isin(self.subject, order[: round(len(order) * held_out)])
+        aside = torch.isin(self.subject, order[: min(round(len(order) * held_out), len(order) - 1)])
         return self[~aside], self[aside]
 
     @cached_property

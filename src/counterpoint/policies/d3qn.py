@@ -217,6 +217,7 @@ def table(job: Job) -> dict[str, Tensor]:
     """The columns of value learning, real rows first. A row that ends without a next state keeps its own state there:
     its value is multiplied by zero, so no next state is invented."""
     data, actions = job.data, action_numbers(job.data)
+    require(not bool(data.imagined.all()), "the table has no real row to learn from; add the rows the others came from")
     unusable = (~data.has_next & ~data.terminated).nonzero()
     if len(unusable):
         raise CounterpointError(

@@ -134,7 +134,7 @@ def _log_density(mechanism: LawMechanism, rows: Transitions, theta: Tensor) -> F
 
 def _energy(model: StructuralCausalModel, rows: Transitions, theta: Tensor, seed: int) -> Float[Tensor, " n"]:
     random, unit = generator(seed), (rows.next_state - rows.state).std(0).clamp(min=1e-12)
-    total = torch.zeros(len(rows))
+    total = torch.zeros(len(rows), device=rows.state.device)
     for _ in range(DRAWS):
         one, other = (model.sample(rows.state, rows.action, random, theta) / unit for _ in range(2))
         seen = rows.next_state / unit

@@ -90,8 +90,12 @@ class StructuralCausalModel(Model):
         """One draw of the noise given each row (CF-PE, Remark 4); equals `abduct` where the posterior is a point."""
         self._check(rows)
         factors = self._factors(theta, len(rows), rows)
-        told, (state, next_state) = self._stack(rows.state, rows.action, factors, rows.next_state)
-        return _flat(self.mechanism.posterior(told, state, next_state, random))
+
+        def drawn(state: Tensor, action: Tensor, next_state: Tensor, theta: Tensor) -> Tensor:
+            told, (before, after) = self._stack(state, action, theta, next_state)
+            return _flat(self.mechanism.posterior(told, before, after, random))
+
+        return self._by_chunks(drawn, rows.state, rows.action, rows.next_state, factors)
 
     def prior(self, count: int, random: torch.Generator) -> Float[Tensor, "n mu"]:
         """Fresh noise that knows nothing of any row; the same draw for every ensemble member."""
