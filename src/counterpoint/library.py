@@ -1,5 +1,6 @@
 """`load`: a fitted thing back from its folder; a file may name what the package exports, and what the caller names."""
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,8 @@ def load(folder: Path | str, *classes: type) -> Any:
 
 def known(*classes: type) -> dict[str, type]:
     """Every class that the package exports, by name, and those given."""
-    import counterpoint
-
-    exported = (getattr(counterpoint, name) for name in counterpoint.__all__)
+    package = import_module("counterpoint")  # When called, not when imported: the package imports this file.
+    exported = (getattr(package, name) for name in package.__all__)
     return {cls.__name__: cls for cls in (*exported, *classes) if isinstance(cls, type)}
 
 

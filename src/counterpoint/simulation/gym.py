@@ -18,9 +18,10 @@ from counterpoint.tasks.base import KnownSCM, Task
 
 
 class Begun(NamedTuple):
-    """An episode that has begun: where it is simulated, in which state, with which subject factor."""
+    """An episode that has begun: where it is simulated, for which task, in which state, with which subject factor."""
 
     simulator: TaskSimulator | ModelSimulator
+    task: Task
     state: Tensor
     theta: Tensor
 
@@ -47,7 +48,8 @@ class SCMEnv(gymnasium.Env[np.ndarray, Any]):
         def begin(seed: int) -> Begun:
             subject = torch.randint(2**31, (1,), generator=generator(seed, "subject"))
             state = task.initial(1, generator(seed, "initial"))
-            return Begun(TaskSimulator(task.of_subjects(subject)), state, state[:, :0])
+            own = task.of_subjects(subject)
+            return Begun(TaskSimulator(own), own, state, state[:, :0])
 
         return cls(task, begin, horizon)
 
@@ -59,7 +61,7 @@ class SCMEnv(gymnasium.Env[np.ndarray, Any]):
 
         def begin(seed: int) -> Begun:
             row = torch.randint(len(states), (1,), generator=generator(seed, "initial"))
-            return Begun(simulator, states[row], factors[row])
+            return Begun(simulator, task, states[row], factors[row])
 
         return cls(task, begin, horizon)
 
@@ -68,7 +70,7 @@ class SCMEnv(gymnasium.Env[np.ndarray, Any]):
     ) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
         root = int(self.np_random.integers(2**62)) if seed is None else seed
-        self._simulator, self._state, self._theta = self.begin(root)
+        self._simulator, self._task, self._state, self._theta = self.begin(root)
         self._members = getattr(self._simulator, "members", 1)
         self._observation, self._end = generator(root, "observation"), generator(root, "end")
         self._member = int(torch.randint(self._members, (1,), generator=generator(root, "member")))
@@ -81,7 +83,7 @@ class SCMEnv(gymnasium.Env[np.ndarray, Any]):
         features = self._features(action).to(state)
         told, taken, theta = (x.expand(1, self._members, -1) for x in (state, features, self._theta))
         after = self._simulator.step(told, taken, noise, theta)[0, self._member][None]
-        done = self.task.conclude(state, features, after, torch.rand(1, generator=self._end).to(state))
+        done = self._task.conclude(state, features, after, torch.rand(1, generator=self._end).to(state))
         # An end without a next state shows the last one seen.
         self._state = torch.where(done.next_state.isnan(), state, done.next_state)
         self._step += 1

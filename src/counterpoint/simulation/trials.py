@@ -54,8 +54,7 @@ def simulate(
     if trials < 1 or steps < 1:
         raise CounterpointError(f"cannot simulate {trials} trials of {steps} steps; ask for at least one of each")
     blocks = [_simulate_block(task, policy, steps, seed, first) for first in range(0, trials, BLOCK)]
-    state, action, noise, next_state, uniform = (torch.cat(column)[:trials] for column in zip(*blocks, strict=True))
-    reward, outcome, next_state = task.conclude(state, action, next_state, uniform)
+    state, action, noise, reward, outcome, next_state = (torch.cat(c)[:trials] for c in zip(*blocks, strict=True))
     terminated = outcome >= 0
     last = torch.zeros_like(terminated)
     last[:, -1] = True
@@ -113,7 +112,7 @@ def trial_subset(transitions: Transitions, trials: int) -> Transitions:
 
 
 def _simulate_block(task: KnownSCM, policy: BehaviourPolicy, steps: int, seed: int, first: int) -> tuple[Tensor, ...]:
-    """States, actions, noise, next states and the chance of an end of the trials `first`, …, `first + BLOCK - 1`."""
+    """States, actions, noise, rewards, outcomes and next states of the trials `first`, …, `first + BLOCK - 1`."""
     begin, observation, choose, end = (
         generator(seed, purpose, first) for purpose in ("initial", "observation", "policy", "end")
     )
@@ -121,10 +120,11 @@ def _simulate_block(task: KnownSCM, policy: BehaviourPolicy, steps: int, seed: i
     act = lambda state, theta: policy(task.observe(state, observation), choose)
     simulator = TaskSimulator(task)
     noise = simulator.fresh(BLOCK, derive(seed, "noise", first))
-    log = list(Rollout(simulator, task, act, freeze=False)(task.initial(BLOCK, begin), noise, steps))
-    columns = ([step.state, step.action, step.noise[0], step.next_state] for step in log)
-    uniform = torch.rand(BLOCK, steps, generator=end)
-    return *(torch.stack(column, 1) for column in zip(*columns, strict=True)), uniform
+    log, chance = [], torch.rand(BLOCK, steps, generator=end)
+    for t, step in enumerate(Rollout(simulator, task, act, freeze=False)(task.initial(BLOCK, begin), noise, steps)):
+        concluded = task.conclude(step.state, step.action, step.next_state, chance[:, t])
+        log.append((step.state, step.action, step.noise[0], *concluded))
+    return tuple(torch.stack(column, 1) for column in zip(*log, strict=True))
 
 
 def _until_end(rows: Transitions, trials: int) -> Transitions:
