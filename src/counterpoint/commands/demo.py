@@ -14,7 +14,7 @@ from counterpoint.data.jobs import Job
 from counterpoint.errors import CounterpointError
 from counterpoint.evaluation.statistics import iqm
 from counterpoint.evaluation.true_return import evaluate_many, returns
-from counterpoint.methods.arms import CTRL_G, SMALL_BICOGAN
+from counterpoint.methods.arms import CTRL_G, SMALL_BICOGAN, unselected
 from counterpoint.methods.general import General
 from counterpoint.nets.training import Schedule
 from counterpoint.policies.base import Learned, PolicyLearner
@@ -23,6 +23,7 @@ from counterpoint.report.figures import demo_figure
 from counterpoint.report.results import provenance, write_csv, write_json
 from counterpoint.scm.density import DensitySCM
 from counterpoint.seeding import derive, generator
+from counterpoint.simulation.selection import Rollouts
 from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks.cartpole import CartPole
 
@@ -32,16 +33,17 @@ def arms(length: float) -> dict[str, PolicyLearner]:
 
     The BiCoGAN has the paper's shape at a quarter of its widths, so that two cores finish it in a minute.
     """
-    learner = D3QN(hidden=(128, 128), schedule=Schedule(steps=int(3000 * length), rate="linear"), batch=128)
+    steps = int(3000 * length)
+    learner = D3QN((128, 128), Schedule(steps=steps, check_every=max(steps // 10, 1), rate="linear"), batch=128)
     training = replace(SMALL_BICOGAN.training, schedule=Schedule(steps=int(1000 * length)))
     bicogan = replace(SMALL_BICOGAN, training=training)
     exact = DensitySCM()
     schedule = replace(exact.likelihood.schedule, steps=int(exact.likelihood.schedule.steps * length))
     exact = replace(exact, likelihood=replace(exact.likelihood, schedule=schedule))
     return {
-        "D3QN, real rows": learner,
-        "CTRL_g, small BiCoGAN": General(bicogan, learner=learner),
-        CTRL_G: General(exact, learner=learner),
+        "D3QN, real rows": unselected(learner),
+        "CTRL_g, small BiCoGAN": General(bicogan, learner=learner, selection=Rollouts(starts=8)),
+        CTRL_G: General(exact, learner=learner, selection=Rollouts(starts=8)),
     }
 
 
