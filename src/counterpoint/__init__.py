@@ -2,7 +2,10 @@
 
 from counterpoint.counterfactual import Augmenter
 from counterpoint.data.dataframe import from_dataframe
+from counterpoint.data.doses import ActionColumn, Bins
 from counterpoint.data.jobs import Job, Origin
+from counterpoint.data.reader import Reader
+from counterpoint.data.schema import Column, Fill, Schema
 from counterpoint.data.spaces import Box, Discrete
 from counterpoint.data.storage import read, write
 from counterpoint.data.transitions import Transitions, concatenate
@@ -10,7 +13,7 @@ from counterpoint.dynamics.deterministic import Deterministic
 from counterpoint.dynamics.gaussian import GaussianDynamics
 from counterpoint.dynamics.mixture import MixtureDynamics
 from counterpoint.dynamics.outcome import Outcome
-from counterpoint.errors import CounterpointError
+from counterpoint.errors import CounterpointError, CounterpointWarning
 from counterpoint.evaluation.true_return import evaluate
 from counterpoint.library import load
 from counterpoint.methods.arms import paper_arms
@@ -45,12 +48,13 @@ from counterpoint.version import VERSION
 __version__ = VERSION
 
 __all__ = [
-    "BCQ", "D3QN", "HIV", "MVE", "PETS", "STEVE", "Adversarial", "Augmenter", "Auto", "BiCoGAN", "Box", "Candidate",
-    "CartPole", "Choice", "ConditionalBiCoGAN", "CounterpointError", "DensitySCM", "Deterministic", "Discrete", "Fresh",
+    "BCQ", "D3QN", "HIV", "MVE", "PETS", "STEVE", "ActionColumn", "Adversarial", "Augmenter", "Auto", "BiCoGAN", "Bins",
+    "Box", "Candidate", "CartPole", "Choice", "Column", "ConditionalBiCoGAN", "CounterpointError",
+    "CounterpointWarning", "DensitySCM", "Deterministic", "Discrete", "Fill", "Fresh",
     "Gaussian", "GaussianDynamics", "General", "HIVResponse", "Job", "KnownSCM", "Likelihood", "Mixed", "Mixture",
     "MixtureDynamics", "ModelSimulator", "Monitor", "Origin", "Outcome", "Own", "Planner", "Policy", "PolicyLearner",
-    "Pool", "Rollout", "Rollouts", "Run", "SCMEnv", "Schedule", "SkewedSpline", "Spline", "Task", "TaskSimulator",
-    "Transitions", "Tumour", "TumourResponse", "Ward", "check", "concatenate", "evaluate", "from_dataframe", "load",
+    "Pool", "Reader", "Rollout", "Rollouts", "Run", "SCMEnv", "Schedule", "Schema", "SkewedSpline", "Spline", "Task",
+    "TaskSimulator", "Transitions", "Tumour", "TumourResponse", "Ward", "check", "concatenate", "evaluate", "from_dataframe", "load",
     "location_scale", "paper_arms", "random_policy", "read", "simulate", "trial_subset", "write",
 ]  # fmt: skip
 """Also the classes that a saved artifact may name: what is exported here loads back."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from counterpoint.errors import CounterpointError
 from counterpoint.version import VERSION
 
-WEIGHTS, RECIPE, FORMAT = "weights.safetensors", "recipe.json", "counterpoint/2"
+WEIGHTS, RECIPE, FORMAT = "weights.safetensors", "recipe.json", "counterpoint/3"
 
 
 @contextmanager
@@ -137,9 +137,16 @@ class Artifact:
 
     kind: ClassVar[str]
     recipe: Any
-    actions: Any
-    state_names: tuple[str, ...]
+    schema: Any
     origin: Any
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        return self.schema.state_names
+
+    @property
+    def actions(self) -> Any:
+        return self.schema.actions
 
     @abstractmethod
     def weights(self) -> dict[str, Tensor]:
@@ -160,7 +167,7 @@ class Artifact:
 
     def header(self) -> dict[str, Any]:
         """All that is needed to rebuild the thing around its weights."""
-        own = {name: encode(getattr(self, name)) for name in ("kind", "recipe", "actions", "state_names", "origin")}
+        own = {name: encode(getattr(self, name)) for name in ("kind", "recipe", "schema", "origin")}
         parts = {name: p.header() if isinstance(p, Artifact) else encode(p) for name, p in self.parts().items()}
         return {**own, **self.extras(), "parts": parts}
 
@@ -182,8 +189,7 @@ class Saved:
     """An artifact read back: what `recipe.rebuild(saved)` makes the fitted thing of."""
 
     recipe: Any
-    actions: Any
-    state_names: tuple[str, ...]
+    schema: Any
     origin: Any
     header: dict[str, Any]
     weights: dict[str, Tensor]
@@ -204,7 +210,7 @@ def load(folder: Path | str, classes: Mapping[str, type]) -> Any:
         return _rebuild(header, tensors, classes)
     except CounterpointError:
         raise
-    except (LookupError, AttributeError, RuntimeError, TypeError, ValueError) as error:
+    except (LookupError, AttributeError, RuntimeError, TypeError, ValueError, OverflowError, MemoryError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise CounterpointError(f"'{folder}' does not hold what its recipe says ({reason}); save it again") from None
 
@@ -215,10 +221,8 @@ def _rebuild(header: dict[str, Any], tensors: dict[str, Tensor], classes: Mappin
         inner = under(tensors, f"{name}/")
         parts[name] = decode(part, classes) if "type" in part else _rebuild(part, inner, classes)
         weights = {key: tensor for key, tensor in weights.items() if not key.startswith(f"{name}/")}
-    recipe, actions, names, origin = (
-        decode(header[name], classes) for name in ("recipe", "actions", "state_names", "origin")
-    )
-    return recipe.rebuild(Saved(recipe, actions, names, origin, header, weights, parts))
+    recipe, schema, origin = (decode(header[name], classes) for name in ("recipe", "schema", "origin"))
+    return recipe.rebuild(Saved(recipe, schema, origin, header, weights, parts))
 
 
 def under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -8,13 +8,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from counterpoint.data.jobs import NO_THETA
+from counterpoint.data.schema import agree
 from counterpoint.data.shapes import Action, State, Theta
 from counterpoint.data.spaces import Box, Discrete
 from counterpoint.data.transitions import Transitions, concatenate
 from counterpoint.errors import CounterpointError, require
 from counterpoint.model import Model
 from counterpoint.seeding import generator
-from counterpoint.tasks.base import Task
+from counterpoint.tasks.base import Task, check_task
 
 
 @runtime_checkable
@@ -48,6 +49,9 @@ class Augmenter:
         self, data: Transitions, model: Imaginer, task: Task, seed: int = 0, theta: Theta = NO_THETA
     ) -> Transitions:
         """The imagined rows alone; `source` is the row of `data` each came from, `theta` the factors of its rows."""
+        check_task(task, data.schema)
+        if isinstance(model, Model):
+            agree(model.schema, data.schema)
         _check_outcomes(data, task)
         random = generator(seed, "alternatives")
         real = (~data.imagined & data.has_next).nonzero()[:, 0]

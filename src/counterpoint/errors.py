@@ -9,3 +9,7 @@ def require(holds: bool, complaint: str) -> None:
     """Refuse with one line where something does not hold."""
     if not holds:
         raise CounterpointError(complaint)
+
+
+class CounterpointWarning(UserWarning):
+    """What a user should know was done to their data; one line."""

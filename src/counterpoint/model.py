@@ -9,9 +9,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from counterpoint.artifacts import Artifact, Saved
+from counterpoint.data.asking import Asked, ask, ask_actions
 from counterpoint.data.jobs import NO_THETA, Job, Origin
-from counterpoint.data.shapes import Action, State, Theta
-from counterpoint.data.spaces import ActionSpace
+from counterpoint.data.schema import Schema
+from counterpoint.data.shapes import Theta
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError
 from counterpoint.nets.stacked import unstack, with_weights
@@ -52,14 +53,8 @@ class Model(nn.Module, Artifact, ABC):
     fitted_rows: Tensor
 
     @abstractmethod
-    def sample(
-        self,
-        state: State,
-        action: Action,
-        random: torch.Generator,
-        theta: Theta = NO_THETA,
-    ) -> State:
-        """A next state with fresh noise: simulation, not a counterfactual."""
+    def sample(self, state: Any, action: Any, random: torch.Generator, theta: Theta = NO_THETA) -> Any:
+        """A next state with fresh noise: simulation, not a counterfactual; states in any form, answered in kind."""
 
     @abstractmethod
     def imagine(
@@ -75,14 +70,12 @@ class Model(nn.Module, Artifact, ABC):
         self,
         recipe: Any,
         mechanism: Any,
-        actions: ActionSpace,
-        state_names: tuple[str, ...],
+        schema: Schema,
         origin: Origin,
         fitted_rows: Int[Tensor, " r"],
     ) -> None:
         super().__init__()
-        self.recipe, self.mechanism, self.actions = recipe, mechanism.eval(), actions
-        self.state_names, self.origin = state_names, origin
+        self.recipe, self.mechanism, self.schema, self.origin = recipe, mechanism.eval(), schema, origin
         self.register_buffer(FITTED_ROWS, fitted_rows)
 
     @property
@@ -110,7 +103,13 @@ class Model(nn.Module, Artifact, ABC):
 
     def with_recipe(self, recipe: Any) -> Any:
         """The same model under another recipe's name."""
-        return type(self)(recipe, self.mechanism, self.actions, self.state_names, self.origin, self.fitted_rows)
+        return type(self)(recipe, self.mechanism, self.schema, self.origin, self.fitted_rows)
+
+    def _asked(self, state: Any, action: Any) -> tuple[Asked, Tensor]:
+        """States and an action for each, whatever form they come in."""
+        asked = ask(state, self.schema.states)
+        taken = ask_actions(action, self.schema, len(asked.values)).values.to(asked.values)
+        return asked, taken
 
     def _factors(self, theta: Theta, rows: int, known: Transitions | None = None) -> Tensor:
         """The factors given, or else those of `known` rows; others than the model was fitted with are refused."""
@@ -164,9 +163,9 @@ class ModelRecipe(ABC):
         """The fitted model back from its artifact."""
         weights = dict(saved.weights)
         rows = weights.pop(FITTED_ROWS)
-        shape = len(saved.state_names), saved.header["context"], saved.header["members"]
+        shape = len(saved.schema.states), saved.header["context"], saved.header["members"]
         mechanism = with_weights(self.build(*shape), weights)
-        return self.fitted(self, mechanism, saved.actions, saved.state_names, saved.origin, rows)
+        return self.fitted(self, mechanism, saved.schema, saved.origin, rows)
 
     def cut(self, stack: Any, jobs: Sequence[Job]) -> list[Any]:
         """A fitted model for every job, each with its share of a trained stack."""
@@ -178,7 +177,7 @@ class ModelRecipe(ABC):
     def _model(self, mechanism: Mechanism, job: Job) -> Model:
         data = job.data
         rows = data.row_hashes[~data.imagined & data.has_next]
-        return self.fitted(self, mechanism, data.actions, data.state_names, Origin.of(job), rows)
+        return self.fitted(self, mechanism, data.schema, Origin.of(job), rows)
 
 
 def member_seeds(jobs: Sequence[Job], ensemble: int) -> list[int]:

@@ -20,11 +20,25 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def open_table(table: Any, names: Sequence[str | None]) -> "CheckedColumns":
-    """The table behind a DataFrame or a path, with the named columns known to be there once."""
+TEXT_SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
+LARGEST = float(np.finfo(np.float32).max)
+"""Larger numbers are infinite in single precision."""
+DATES = ("ISO8601", "%m/%d/%Y", "%m/%d/%Y %H:%M", "%m/%d/%Y %H:%M:%S", "%m/%d/%y %H:%M")
+WORDS = {
+    **dict.fromkeys(("yes", "y", "true", "t", "1", "died", "dead", "deceased", "expired"), True),
+    **dict.fromkeys(("no", "n", "false", "f", "0", "alive", "survived", "lived"), False),
+}
+"""What is true and what is not."""
+
+
+def open_table(
+    table: Any, names: Sequence[str | None], text: Sequence[str | None] = (), encoding: str = "utf-8"
+) -> "CheckedColumns":
+    """The table behind a DataFrame or a path, with the named columns known to be there once; `text` stays text."""
     import narwhals as nw
 
-    native = _load(Path(table)) if isinstance(table, str | os.PathLike) else table
+    is_path = isinstance(table, str | os.PathLike)
+    native = load_file(Path(table), [name for name in text if name], encoding) if is_path else table
     try:
         frame = nw.from_native(native, eager_only=True)
     except TypeError:
@@ -35,7 +49,7 @@ def open_table(table: Any, names: Sequence[str | None]) -> "CheckedColumns":
     except nw.exceptions.DuplicateError:
         raise CounterpointError("the table has two columns of one name; rename or drop one") from None
     for name in names:
-        if name is not None:
+        if name:
             _check_column(name, list(frame.columns))
     if not len(frame):
         raise CounterpointError("the table has no rows; pass a table with at least one row")
@@ -71,46 +85,64 @@ class CheckedColumns:
             column = self.frame.get_column(name).to_arrow()
         except (pa.ArrowInvalid, pa.ArrowTypeError):
             _refuse_mixture(name, self.frame.get_column(name).to_list())
-        return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        except (pa.ArrowException, NotImplementedError, TypeError):
+            _refuse_kind(name, str(self.frame.get_column(name).dtype))
+        column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
     def holds_labels(self, name: str) -> bool:
-        import pyarrow as pa
+        return _is_text(self.arrow(name).type) or self.categories(name) is not None
 
-        kind = self.arrow(name).type
-        return pa.types.is_dictionary(kind) or _is_text(kind)
+    def categories(self, name: str) -> list[str] | None:
+        """The categories of a pandas or polars categorical in their order, where the order is meant."""
+        import narwhals as nw
+
+        column = self.frame.get_column(name)
+        ordered = nw.is_ordered_categorical(column) or isinstance(column.dtype, nw.Enum)
+        return [str(label) for label in column.cat.get_categories().to_list()] if ordered else None
 
     def numbers(self, name: str, needed: np.ndarray | None = None) -> np.ndarray:
-        """The column in single precision."""
+        """The column in double precision, finite in single precision; every needed row has a value."""
+        values = self.measured(name)
+        check_missing(name, _among(np.isnan(values), needed))
+        return values
+
+    def measured(self, name: str) -> np.ndarray:
+        """The column in double precision, NaN where a value is missing."""
         column = self.arrow(name)
         if not _is_numeric(column.type):
             _refuse_text(name, column.to_pylist())
         values = _float64(column)
-        check_missing(name, _among(np.isnan(values), needed))
-        with np.errstate(over="ignore"):
-            values = values.astype(np.float32)
-        _check_finite(name, np.isinf(values))
+        _check_finite(name, np.abs(values) > LARGEST)
         return values
 
-    def times(self, name: str) -> np.ndarray:
-        """Numbers as they are, dates and times as integers, so that no two moments become one by rounding."""
+    def times(self, name: str) -> "Times":
+        """Numbers as they are, dates and times as microseconds, so that no two moments become one by rounding."""
         import pyarrow as pa
 
         column = self.arrow(name)
         check_missing(name, column.is_null(nan_is_null=True).to_numpy(zero_copy_only=False))
-        if pa.types.is_temporal(column.type):
-            return column.cast(pa.int32() if column.type.bit_width == 32 else pa.int64()).to_numpy()
+        if _is_text(column.type):
+            column = _dates(name, column)
+        if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
+            exact = column.cast(pa.timestamp("ns"), safe=False).cast(pa.int64()).to_numpy()
+            return Times(exact, 1e9)
+        if pa.types.is_duration(column.type):
+            return Times(column.cast(pa.duration("ns"), safe=False).cast(pa.int64()).to_numpy(), 1e9)
         if pa.types.is_integer(column.type):
-            return column.to_numpy()
+            return Times(column.to_numpy(), None)
         if not _is_numeric(column.type):
             raise CounterpointError(
                 f"column '{name}' holds {column.type}; convert it to numbers or dates before loading"
             )
         values = _float64(column)
         _check_finite(name, np.isinf(values))
-        return values
+        return Times(values, None)
 
     def flags(self, name: str) -> np.ndarray:
-        """Booleans, or numbers that are 0 or 1."""
+        """Booleans, numbers that are 0 or 1, or words such as yes and no, died and alive."""
+        if _is_text(self.arrow(name).type):
+            return self._words(name)
         values = self.numbers(name)
         wrong = np.flatnonzero((values != 0) & (values != 1))
         if len(wrong):
@@ -119,13 +151,24 @@ class CheckedColumns:
             )
         return values == 1
 
+    def _words(self, name: str) -> np.ndarray:
+        codes, labels = self.codes(name)
+        known = [WORDS.get(label.strip().lower()) for label in labels]
+        wrong = np.isin(codes, [i for i, word in enumerate(known) if word is None])
+        if wrong.any():
+            raise CounterpointError(
+                f"column '{name}' is not true/false at row {wrong.argmax()} ({wrong.sum()} such rows);"
+                " use yes and no, true and false, died and alive, or 1 and 0"
+            )
+        return np.array(known, dtype=bool)[codes]
+
     def codes(self, name: str, needed: np.ndarray | None = None) -> tuple[np.ndarray, list[str]]:
         """Labels as numbers in their sorted order, and the labels as text; a label on dropped rows only is none."""
         import pyarrow as pa
 
         column = self.arrow(name)
-        if pa.types.is_dictionary(column.type):
-            column = column.dictionary_decode()
+        if pa.types.is_nested(column.type):
+            _refuse_kind(name, str(column.type))
         encoded = column.dictionary_encode()
         labels = encoded.dictionary.to_pylist()
         indices = encoded.indices.fill_null(-1).to_numpy()
@@ -135,15 +178,62 @@ class CheckedColumns:
         order = sorted(used.tolist(), key=labels.__getitem__)
         rank = np.zeros(len(labels) + 1, dtype=np.int64)
         rank[order] = np.arange(len(order))
-        return rank[indices], [str(labels[i]) for i in order]
+        return rank[indices], [_label(name, labels[i]) for i in order]
+
+    def present(self, name: str) -> np.ndarray:
+        """Which rows have a value."""
+        import pyarrow as pa
+
+        column = self.arrow(name)
+        known = ~column.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
+        blank = pa.compute.equal(column, "").fill_null(False) if _is_text(column.type) else None
+        return known if blank is None else known & ~blank.to_numpy(zero_copy_only=False)
+
+    def coded(self, name: str, levels: list[str]) -> np.ndarray:
+        """Each row's place among the levels, NaN where a value is missing."""
+        known = self.present(name)
+        return np.where(known, self.places(name, levels, known)[0].astype(float), np.nan)
 
     def places(self, name: str, labels: list[str], needed: np.ndarray) -> tuple[np.ndarray, list[str]]:
         """Each row's place among the given labels, and the labels."""
         codes, seen = self.codes(name, needed)
         place = {str(label): i for i, label in enumerate(labels)}
-        codes = np.array([place.get(label, -1) for label in seen])[codes]
+        codes = np.array([*(place.get(label, -1) for label in seen), -1])[codes]
         _check_labels(name, codes, needed, labels)
         return codes, labels
+
+
+@dataclass(frozen=True)
+class Times:
+    """Moments as numbers, and how many of them make a second where they are dates."""
+
+    values: np.ndarray
+    per_second: float | None
+
+
+def _label(name: str, value: Any) -> str:
+    if isinstance(value, bytes):
+        raise CounterpointError(f"column '{name}' holds bytes, not text; decode it, or pass the file's encoding")
+    whole = isinstance(value, bool) or (isinstance(value, float) and value.is_integer())
+    return str(int(value)) if whole else str(value)  # 1 as a float or as true is still 1.
+
+
+def _dates(name: str, column: "pa.Array") -> "pa.Array":
+    """Text as moments: ISO dates, or month/day/year; whatever fits every row."""
+    import pandas as pd
+    import pyarrow as pa
+
+    texts = pd.Series(column.to_pylist(), dtype="str")
+    for form in DATES:
+        try:
+            moments = pd.to_datetime(texts, format=form)
+        except (ValueError, TypeError, OverflowError):
+            continue
+        utc = moments.dt.tz_convert(None) if moments.dt.tz is not None else moments
+        return pa.array(utc.to_numpy().astype("datetime64[ns]"))
+    raise CounterpointError(
+        f"column '{name}' holds text that is no date; write 2024-01-31 13:00 or 01/31/2024 13:00, or use numbers"
+    )
 
 
 def _is_text(kind: "pa.DataType") -> bool:
@@ -210,6 +300,10 @@ def _refuse_text(name: str, values: list[Any]) -> NoReturn:
     raise CounterpointError(f"column '{name}' holds numbers as text; convert it to numbers before loading")
 
 
+def _refuse_kind(name: str, kind: str) -> NoReturn:
+    raise CounterpointError(f"column '{name}' holds {kind}; convert it to numbers, text or dates before loading")
+
+
 def _refuse_mixture(name: str, values: list[Any]) -> NoReturn:
     """Name the first row that is text among numbers, or the other way round."""
     text = [isinstance(value, str) for value in values]
@@ -217,40 +311,77 @@ def _refuse_mixture(name: str, values: list[Any]) -> NoReturn:
     raise CounterpointError(f"column '{name}' mixes types (first at row {row}); make it all numbers or all text")
 
 
-def _load(path: Path) -> "pa.Table":
-    """A user's file."""
-    from pyarrow import csv, parquet
+def load_file(path: Path, text: Sequence[str] = (), encoding: str = "utf-8") -> "pa.Table":
+    """A user's file; the columns named in `text` stay as they are written, so that 007 is not 7."""
+    from pyarrow import parquet
 
-    blanks = csv.ConvertOptions(strings_can_be_null=True)
-    one = csv.ReadOptions(use_threads=False)  # Only then does a malformed row come with its number.
-    readers = {
-        ".csv": lambda: csv.read_csv(path, one, convert_options=blanks),
-        ".parquet": lambda: parquet.read_table(path),
-    }
-    return read_guarded(path, readers)
+    return read_guarded(
+        path,
+        {
+            **dict.fromkeys(TEXT_SUFFIXES, lambda: _read_text(path, text, encoding)),
+            ".parquet": lambda: parquet.read_table(path),
+        },
+        encoding,
+    )
 
 
-def read_guarded(path: Path, readers: dict[str, Callable[[], Any]]) -> Any:
+def _read_text(path: Path, text: Sequence[str], encoding: str) -> "pa.Table":
+    """A table as text: commas, semicolons or tabs, packed or not; the header says which."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    head = _head(path, encoding)
+    delimiter = "\t" if kind_of(path).startswith(".tsv") else max(",;\t", key=head[0].count)
+    # Only without threads does a malformed row come with its number.
+    reading = csv.ReadOptions(use_threads=False, encoding=encoding)
+    comma = delimiter == ";" and any(re.search(r"(^|;)-?\d+,\d+(;|$)", line) for line in head[1:])
+    converting = csv.ConvertOptions(
+        strings_can_be_null=True, column_types=dict.fromkeys(text, pa.string()), decimal_point="," if comma else "."
+    )
+    with pa.input_stream(path) as file:
+        return csv.read_csv(file, reading, csv.ParseOptions(delimiter=delimiter), converting)
+
+
+def _head(path: Path, encoding: str) -> list[str]:
+    """The first lines; never empty."""
+    import pyarrow as pa
+
+    with pa.input_stream(path) as file:
+        first = file.read(65_536)
+    return first.decode(encoding, errors="ignore").splitlines()[:50] or [""]
+
+
+def read_guarded(path: Path, readers: dict[str, Callable[[], Any]], encoding: str = "utf-8") -> Any:
     """Call the reader for the suffix; a library's words about a bad file may quote patients and are not passed on."""
     import pyarrow as pa
 
-    check_suffix(path)
+    check_suffix(path, list(readers))
     if not path.is_file():
         raise CounterpointError(f"there is no file {path}; check the path")
     try:
-        return readers[path.suffix.lower()]()
+        return readers[kind_of(path)]()
     except CounterpointError:
         raise
-    except (pa.ArrowException, ValueError, KeyError) as error:
+    except (pa.ArrowException, ValueError, KeyError, LookupError) as error:
+        if "UTF8" in str(error) or (isinstance(error, UnicodeError | LookupError) and not isinstance(error, KeyError)):
+            raise CounterpointError(
+                f"{path} is not text in {encoding}; pass encoding='latin-1' or whatever it was written in"
+            ) from None
         place = re.search(r"Row #(\d+)", str(error))
         where = f" (line {place[1]})" if place else ""
         raise CounterpointError(
-            f"{path} is not a readable {path.suffix[1:].lower()} file{where}; write it again, comma-separated if CSV"
+            f"{path} is not a readable {kind_of(path)[1:]} file{where}; write it again, comma-separated if CSV"
         ) from None
     except OSError as error:
         raise CounterpointError(f"cannot read {path}: {error.strerror or 'damaged file'}; check the file") from None
 
 
-def check_suffix(path: Path) -> None:
-    if path.suffix.lower() not in (".csv", ".parquet"):
-        raise CounterpointError(f"{path} ends in '{path.suffix}'; name it .csv or .parquet")
+def kind_of(path: Path) -> str:
+    """The suffix that says how a file is read, that of a packed file included."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    return "".join(suffixes[-2:]) if suffixes[-1:] == [".gz"] else path.suffix.lower()
+
+
+def check_suffix(path: Path, known: Sequence[str]) -> None:
+    if kind_of(path) not in known:
+        raise CounterpointError(f"{path} ends in '{kind_of(path)}'; name it {' or '.join(known)}")

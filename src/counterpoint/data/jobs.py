@@ -124,8 +124,19 @@ def fitting_table(job: Job) -> dict[str, Tensor]:
     }
 
 
+def check_numeric(data: Transitions) -> None:
+    """Raise one line where a column is a category, which a model of numbers would take for an amount."""
+    coded = [data.state_names[column] for column, _ in data.schema.categories]
+    if coded:
+        raise CounterpointError(
+            f"state column '{coded[0]}' is a category, which this model would take for a number; use DensitySCM, or"
+            f" load the table with numeric=['{coded[0]}']"
+        )
+
+
 def change_table(job: Job) -> dict[str, Tensor]:
     """The same with the change y = s' − s, which most models learn."""
+    check_numeric(job.data)
     table = fitting_table(job)
     return {"context": table["context"], "y": table["next_state"] - table["state"], "subject": table["subject"]}
 

@@ -1,5 +1,6 @@
 """Action spaces: a finite list of treatments, or a box of doses."""
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -8,9 +9,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from counterpoint.errors import CounterpointError
+from counterpoint.errors import CounterpointError, require
 
 TOLERANCE = 1e-5
+LARGEST = 1e30
+"""Beyond this single precision overflows somewhere."""
 
 
 @dataclass(frozen=True)
@@ -22,12 +25,16 @@ class Discrete:
 
     values: tuple[tuple[float, ...], ...]
 
+    def __post_init__(self) -> None:
+        _check_values(self.values)
+
     @classmethod
     def of(cls, values: "list[float] | tuple[float, ...]") -> "Discrete":
-        return cls(tuple((float(value),) for value in values))
+        return cls(tuple((_number(value),) for value in values))
 
     @classmethod
     def one_hot(cls, count: int) -> "Discrete":
+        require(isinstance(count, int) and count > 0, f"{count} treatments; give a whole number of 1 or more")
         return cls(tuple(tuple(float(i == j) for j in range(count)) for i in range(count)))
 
     @property
@@ -74,6 +81,17 @@ class Box:
     low: tuple[float, ...]
     high: tuple[float, ...]
 
+    def __post_init__(self) -> None:
+        bounds = [_number(bound) for bound in (*self.low, *self.high)]
+        require(
+            0 < len(self.low) == len(self.high) and all(math.isfinite(bound) for bound in bounds),
+            f"Box({self.low}, {self.high}) has no bounds; give one finite low and high for each column",
+        )
+        require(
+            all(low <= high for low, high in zip(self.low, self.high, strict=True)),
+            f"Box({self.low}, {self.high}) has a low above its high; exchange them",
+        )
+
     @property
     def width(self) -> int:
         return len(self.low)
@@ -110,12 +128,47 @@ def check_actions(space: ActionSpace, action: Float[Tensor, "n a"], what: str = 
     if len(outside):
         row = int(outside[0])
         raise CounterpointError(
-            f"{what} {action[row].tolist()} at row {row} is outside the action space {_describe(space)}"
+            f"{what} {action[row].tolist()} at row {row} is outside the action space {describe(space)}"
             f" ({len(outside)} such rows); correct the rows or widen the space"
         )
 
 
-def _describe(space: ActionSpace) -> str:
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise CounterpointError(f"{value!r} is not a number that an action can be; give numbers") from None
+
+
+def _check_values(values: tuple[tuple[float, ...], ...]) -> None:
+    rows = [tuple(map(_number, value)) if isinstance(value, tuple) else () for value in values]
+    require(len(rows) > 0, "Discrete has no actions; give at least one")
+    require(
+        len({len(row) for row in rows}) == 1 and len(rows[0]) > 0,
+        "Discrete describes its actions by different numbers of features; give each action the same",
+    )
+    wrong = [row for row in rows if not all(math.isfinite(x) and abs(x) < LARGEST for x in row)]
+    require(not wrong, f"action {wrong[:1]} of Discrete is not finite; give finite numbers")
+    ranked = sorted(rows)
+    close = [a for a, b in zip(ranked, ranked[1:], strict=False) if _alike(a, b)]
+    require(not close, f"action {close[:1]} stands in Discrete twice, or too close to another; name each once")
+
+
+def _alike(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return all(abs(a - b) <= TOLERANCE for a, b in zip(one, other, strict=True))
+
+
+def same_space(one: ActionSpace, other: ActionSpace) -> bool:
+    """Whether two spaces are one, but for rounding."""
+    if type(one) is not type(other) or one.width != other.width:
+        return False
+    if isinstance(one, Discrete) and isinstance(other, Discrete):
+        return one.count == other.count and all(map(_alike, one.values, other.values))
+    return _alike(one.low, other.low) and _alike(one.high, other.high)
+
+
+def describe(space: ActionSpace) -> str:
+    """An action space in a few characters."""
     if isinstance(space, Box):
         return f"[{', '.join(map(str, space.low))}]…[{', '.join(map(str, space.high))}]"
     shown = [value[0] if len(value) == 1 else value for value in space.values[:12]]

@@ -9,6 +9,9 @@ import torch
 
 from counterpoint.artifacts import decode, encode, replacing
 from counterpoint.data.columns import check_suffix, read_guarded
+from counterpoint.data.doses import ActionColumn, Bins
+from counterpoint.data.reader import Reader
+from counterpoint.data.schema import Column, Fill, Schema
 from counterpoint.data.spaces import Box, Discrete
 from counterpoint.data.transitions import COLUMNS, Transitions
 from counterpoint.errors import CounterpointError
@@ -18,8 +21,11 @@ if TYPE_CHECKING:
 
 MARK = "# counterpoint "
 """What a CSV of ours begins with; the header follows as JSON."""
-FORMAT = 2
-STRINGS = ("state_names", "action_names", "subject_names", "outcome_names")
+FORMAT = 3
+SUFFIXES = (".csv", ".parquet")
+STRINGS = ("subject_names", "outcome_names")
+SCHEMA_CLASSES = {cls.__name__: cls for cls in (ActionColumn, Bins, Box, Column, Discrete, Fill, Reader, Schema)}
+"""What a table's header may name."""
 MATRICES = ("state", "next_state", "action", "noise")
 """The fields of several columns."""
 
@@ -30,7 +36,7 @@ def write(transitions: Transitions, path: str | Path) -> None:
     The file appears whole or not at all, and `read` gives back the same numbers bit for bit.
     """
     path = Path(path)
-    check_suffix(path)
+    check_suffix(path, SUFFIXES)
     if not path.parent.is_dir():
         raise CounterpointError(f"there is no folder {path.parent}; create it first")
     try:
@@ -62,7 +68,7 @@ def _header(transitions: Transitions) -> dict[str, Any]:
         "format": FORMAT,
         "rows": len(transitions),
         "dtypes": {name: str(getattr(transitions, name).dtype).removeprefix("torch.") for name in COLUMNS},
-        "actions": encode(transitions.actions),
+        "schema": encode(transitions.schema),
         **{name: getattr(transitions, name) for name in STRINGS},
         "noise_size": transitions.noise.shape[1],
     }
@@ -75,7 +81,8 @@ def _file_columns(header: dict[str, Any]) -> list[str]:
 def _parts(header: dict[str, Any], name: str) -> list[Any]:
     """The columns of one field; a field of one number a row is [None]."""
     noise = list(range(header["noise_size"]))
-    names = {"state": header["state_names"], "next_state": header["state_names"], "action": header["action_names"]}
+    states = [column["name"] for column in header["schema"]["states"]]
+    names = {"state": states, "next_state": states, "action": header["schema"]["action_names"]}
     return list(names.get(name, noise if name == "noise" else [None]))
 
 
@@ -85,7 +92,7 @@ def read(path: str | Path) -> Transitions:
     header, table = read_guarded(path, {".csv": lambda: _read_csv(path), ".parquet": lambda: _read_parquet(path)})
     if table.column_names != _file_columns(header) or len(table) != header["rows"]:
         raise CounterpointError(f"{path} was changed after it was written: rows or columns differ; write it again")
-    return read_guarded(path, dict.fromkeys((".csv", ".parquet"), lambda: _restore(header, table)))
+    return read_guarded(path, dict.fromkeys(SUFFIXES, lambda: _restore(header, table)))
 
 
 def _parse_header(path: Path, text: str | bytes | None) -> dict[str, Any]:
@@ -129,4 +136,4 @@ def _restore(header: dict[str, Any], table: "pa.Table") -> Transitions:
         stacked = np.stack(parts, -1) if parts else np.zeros((header["rows"], 0))
         fields[name] = torch.from_numpy(stacked if name in MATRICES else parts[0].copy()).to(kind)
     fields |= {name: tuple(header[name]) for name in STRINGS}
-    return Transitions(**fields, actions=decode(header["actions"], {"Discrete": Discrete, "Box": Box}))
+    return Transitions(**fields, schema=decode(header["schema"], SCHEMA_CLASSES))

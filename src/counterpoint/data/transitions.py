@@ -9,8 +9,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from counterpoint.artifacts import recipe_hash, tensors_hash
+from counterpoint.data.schema import Schema, agree, numbered
 from counterpoint.data.spaces import ActionSpace
-from counterpoint.errors import CounterpointError
+from counterpoint.errors import CounterpointError, require
 from counterpoint.seeding import generator
 
 GOES_ON = -1
@@ -54,9 +55,7 @@ class Transitions:
     imagined: Bool[Tensor, " n"]
     source: Int[Tensor, " n"]
     noise: Float[Tensor, "n u"]
-    actions: ActionSpace
-    state_names: tuple[str, ...]
-    action_names: tuple[str, ...]
+    schema: Schema
     subject_names: tuple[str, ...]
     outcome_names: tuple[str, ...]
 
@@ -72,20 +71,27 @@ class Transitions:
         truncated: Bool[Tensor, " n"],
         subject: Int[Tensor, " n"],
         step: Int[Tensor, " n"],
-        actions: ActionSpace,
+        actions: ActionSpace | None = None,
         episode: Int[Tensor, " n"] | None = None,
         outcome: Int[Tensor, " n"] | None = None,
         state_names: Sequence[str] = (),
         action_names: Sequence[str] = (),
+        schema: Schema | None = None,
         subject_names: Sequence[str] = (),
         outcome_names: Sequence[str] = ("terminated",),
     ) -> "Transitions":
-        """Real rows; `episode` defaults to the subject, the names to numbers, and all ends to the first outcome."""
+        """Real rows; `episode` defaults to the subject, the names to numbers, and all ends to the first outcome.
+
+        What the columns mean is said by a `schema`, or by an action space and names.
+        """
         count = len(state)
+        if schema is None:
+            require(actions is not None, "rows need an action space; pass actions=Discrete.of([…]) or a Box")
+            schema = Schema.of(state_names or numbered("state", state.shape[1]), actions, action_names)  # pyright: ignore[reportArgumentType]
         return cls(
             state=state,
             action=action,
-            action_index=actions.index(action),
+            action_index=schema.actions.index(action),
             reward=reward,
             next_state=next_state,
             outcome=first_outcome(terminated) if outcome is None else outcome,
@@ -96,9 +102,7 @@ class Transitions:
             imagined=torch.zeros(count, dtype=torch.bool, device=state.device),
             source=torch.full((count,), -1, device=state.device),
             noise=torch.zeros(count, 0, device=state.device),
-            actions=actions,
-            state_names=tuple(state_names) or tuple(f"state_{i}" for i in range(state.shape[1])),
-            action_names=tuple(action_names) or tuple(f"action_{i}" for i in range(action.shape[1])),
+            schema=schema,
             subject_names=tuple(subject_names) or tuple(str(i) for i in range(int(subject.max()) + 1 if count else 0)),
             outcome_names=tuple(outcome_names),
         )
@@ -109,6 +113,18 @@ class Transitions:
     def __getitem__(self, rows: Tensor | slice) -> "Transitions":
         """The rows that an index, a mask or a slice picks, as a table of their own."""
         return replace(self, **{name: getattr(self, name)[rows] for name in COLUMNS})
+
+    @property
+    def actions(self) -> ActionSpace:
+        return self.schema.actions
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        return self.schema.state_names
+
+    @property
+    def action_names(self) -> tuple[str, ...]:
+        return self.schema.action_names
 
     @property
     def state_size(self) -> int:
@@ -148,18 +164,20 @@ class Transitions:
 
     def split(self, held_out: float, seed: int = 0) -> "tuple[Transitions, Transitions]":
         """The rows of most subjects (one at least), and those of a share kept aside: by subject, never by row."""
-        if not 0 <= held_out < 1:
-            raise CounterpointError(f"held_out={held_out} is not a share; give a number from 0 to below 1")
-        present = self.subject.unique()
-        order = present[torch.randperm(len(present), generator=generator(seed, "held out subjects"))]
-        aside = torch.isin(self.subject, order[: min(round(len(order) * held_out), len(order) - 1)])
+        learned = self.schema.learned_with
+        if learned is not None and held_out and learned != (held_out, seed):
+            raise CounterpointError(
+                f"fills or cuts of this table were learned with held_out={learned[0]}, seed={learned[1]}, so another"
+                f" split would have seen its own test; load the table with held_out={held_out}, seed={seed}"
+            )
+        aside = torch.isin(self.subject, held_out_subjects(self.subject, held_out, seed))
         return self[~aside], self[aside]
 
     @cached_property
     def fingerprint(self) -> str:
         """A short hash of every number in the table, to tell which data a fitted thing was fitted on."""
         numbers = tensors_hash({name: getattr(self, name) for name in COLUMNS})
-        return recipe_hash(self.actions, self.state_names, self.action_names, self.outcome_names, numbers)
+        return recipe_hash(self.schema, self.outcome_names, numbers)
 
     @cached_property
     def row_hashes(self) -> Int[Tensor, " n"]:
@@ -172,13 +190,22 @@ class Transitions:
         return total
 
 
-NAMES = ("actions", "state_names", "action_names", "subject_names", "outcome_names")
+NAMES = ("schema", "subject_names", "outcome_names")
 COLUMNS = tuple(f.name for f in fields(Transitions) if f.name not in NAMES)
 
 
 def first_outcome(terminated: Bool[Tensor, "*n"]) -> Int[Tensor, "*n"]:
     """The outcome of rows that end in one way only."""
     return torch.where(terminated, 0, GOES_ON)
+
+
+def held_out_subjects(subject: Int[Tensor, " n"], held_out: float, seed: int) -> Int[Tensor, " k"]:
+    """A share of the subjects, drawn by the seed; at least one subject is left to learn from."""
+    if not 0 <= held_out < 1:
+        raise CounterpointError(f"held_out={held_out} is not a share; give a number from 0 to below 1")
+    present = subject.unique()
+    order = present[torch.randperm(len(present), generator=generator(seed, "held out subjects"))]
+    return order[: min(round(len(order) * held_out), len(order) - 1)]
 
 
 def concatenate(tables: Sequence[Transitions]) -> Transitions:
@@ -198,11 +225,11 @@ def concatenate(tables: Sequence[Transitions]) -> Transitions:
 
 
 def _check_alike(first: Transitions, table: Transitions, number: int) -> None:
-    for name in ("state_names", "action_names", "outcome_names", "actions"):
-        if getattr(table, name) != getattr(first, name):
-            raise CounterpointError(
-                f"tables 0 and {number} differ in {name}; load them with the same columns and the same actions"
-            )
+    agree(first.schema, table.schema, "table 0", f"table {number}")
+    require(
+        table.outcome_names == first.outcome_names,
+        f"tables 0 and {number} differ in outcome_names; load them with the same columns",
+    )
 
 
 def _check_subjects(names: tuple[str, ...], table: Transitions, number: int) -> None:

@@ -8,7 +8,7 @@ default SCM they are one network each, of the paper's widths and with its batch 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import torch
 from jaxtyping import Float
@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from counterpoint.artifacts import device_of
 from counterpoint.data.jobs import NO_THETA, Job, Padded, change_table, context, identity
 from counterpoint.data.shapes import Action, Reward, State, Theta
-from counterpoint.data.spaces import check_actions
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import require
 from counterpoint.model import Mechanism, Model, ModelRecipe, member_seeds, one_a_member
@@ -110,22 +109,19 @@ class DynamicsModel(Model):
     kind: ClassVar[str] = "dynamics"
     mechanism: HeadMechanism
 
-    @torch.no_grad()
-    def sample(
-        self,
-        state: State,
-        action: Action,
-        random: torch.Generator,
-        theta: Theta = NO_THETA,
-    ) -> State:
-        """A next state of each row, from a member picked at random for that row.
+    def sample(self, state: Any, action: Any, random: torch.Generator, theta: Theta = NO_THETA) -> Any:
+        """A next state of each row, from a member picked at random for that row; states in any form, answered in kind.
 
         Picking keeps the spread that a member has learned, and adds the members' disagreement; a mean of draws would
         shrink the first and hide the second.
         """
-        check_actions(self.actions, action)
-        factors = self._factors(theta, len(state))
-        return self._by_chunks(lambda s, a, t: self._pick(s, a, t, random), state, action, factors)
+        asked, taken = self._asked(state, action)
+        factors = self._factors(theta, len(taken))
+        return asked.answer(self._drawn(asked.values, taken, factors, random), self.schema.states)
+
+    @torch.no_grad()
+    def _drawn(self, state: State, action: Action, theta: Theta, random: torch.Generator) -> State:
+        return self._by_chunks(lambda s, a, t: self._pick(s, a, t, random), state, action, theta)
 
     def imagine(
         self,
@@ -137,7 +133,7 @@ class DynamicsModel(Model):
         """Next states under other actions: drawn afresh, blind to what followed in the row; no noise to store."""
         factors = self._factors(theta, len(rows), rows)
         state, factors = (x.repeat_interleave(action.shape[1], 0) for x in (rows.state, factors))
-        drawn = self.sample(state, action.flatten(0, 1), random, factors)
+        drawn = self._drawn(state, action.flatten(0, 1), factors, random)
         return drawn.view(*action.shape[:2], -1), drawn.new_zeros(len(rows), 0)
 
     def _pick(self, state: Tensor, action: Tensor, theta: Tensor, random: torch.Generator) -> Tensor:

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from counterpoint.artifacts import Artifact, Saved, device_of
 from counterpoint.data.jobs import Job, Origin, check_fittable, context, identity
+from counterpoint.data.schema import Schema
 from counterpoint.data.shapes import Action, Reward, State
-from counterpoint.data.spaces import ActionSpace
 from counterpoint.data.transitions import GOES_ON, Transitions
 from counterpoint.dynamics.base import Head, HeadNetwork
 from counterpoint.dynamics.deterministic import Point
@@ -102,14 +102,13 @@ class LearnedTask(nn.Module, Task, Artifact):
         self,
         recipe: "Outcome",
         heads: Heads,
-        actions: ActionSpace,
-        state_names: tuple[str, ...],
+        schema: Schema,
         origin: Origin,
         outcome_names: tuple[str, ...],
         horizon: int,
     ) -> None:
         super().__init__()
-        self.recipe, self.heads, self.actions, self.state_names = recipe, heads.eval(), actions, state_names
+        self.recipe, self.heads, self.schema = recipe, heads.eval(), schema
         self.discount, self.origin, self.outcome_names, self.horizon = recipe.discount, origin, outcome_names, horizon
         self.ends_in_next_state = bool(heads.after_intercept[:, 1:].isfinite().any())
 
@@ -210,8 +209,8 @@ class Outcome:
     def rebuild(self, saved: Saved) -> LearnedTask:
         """The fitted task back from its artifact."""
         names = tuple(saved.header["outcome_names"])
-        heads = Heads(1, len(saved.state_names), saved.actions.width, len(names), self.hidden)
-        given = (saved.actions, saved.state_names, saved.origin, names, saved.header["horizon"])
+        heads = Heads(1, len(saved.schema.states), saved.schema.actions.width, len(names), self.hidden)
+        given = (saved.schema, saved.origin, names, saved.header["horizon"])
         return LearnedTask(self, with_weights(heads, saved.weights), *given)
 
     def _build(self, data: Transitions, members: int) -> Heads:
@@ -220,7 +219,7 @@ class Outcome:
     def _task(self, weights: dict[str, Tensor], job: Job) -> LearnedTask:
         data, heads = job.data, with_weights(self._build(job.data, 1), weights)
         longest = int(data.step.max()) + 1
-        return LearnedTask(self, heads, data.actions, data.state_names, Origin.of(job), data.outcome_names, longest)
+        return LearnedTask(self, heads, data.schema, Origin.of(job), data.outcome_names, longest)
 
     def _fit_ends(self, heads: Heads, member: int, data: Transitions) -> None:
         """Ridge regression of the reward on the standardised (s, a) by outcome; few rows shrink to their mean."""

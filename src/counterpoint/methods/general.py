@@ -9,7 +9,7 @@ from counterpoint.counterfactual import Augmenter
 from counterpoint.data.jobs import Job
 from counterpoint.model import Model, ModelRecipe
 from counterpoint.nets.training import Monitor, Schedule
-from counterpoint.policies.base import Learned, PolicyLearner
+from counterpoint.policies.base import Learned, PolicyLearner, discrete
 from counterpoint.policies.d3qn import D3QN
 from counterpoint.scm.density import DensitySCM
 from counterpoint.seeding import derive
@@ -36,6 +36,7 @@ class General(PolicyLearner):
     def fit_many(
         self, jobs: Sequence[Job], task: Task, monitor: Monitor = Monitor(), device: str = "cpu"
     ) -> list[Learned]:
+        discrete(task, jobs)  # Before the models are fitted, not after.
         models = self.fit_models(jobs, monitor, device)
         augmented = [self.augment(job, model, task) for job, model in zip(jobs, models, strict=True)]
         return self.learn(augmented, models, task, monitor, device)

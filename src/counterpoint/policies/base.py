@@ -3,13 +3,14 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
 from counterpoint.artifacts import Artifact
+from counterpoint.data.asking import ask
 from counterpoint.data.jobs import NO_THETA, Job
 from counterpoint.data.shapes import Action, State, Theta
 from counterpoint.data.spaces import Discrete
@@ -17,14 +18,13 @@ from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError
 from counterpoint.nets.training import Monitor
 from counterpoint.simulation.rollout import Actor
-from counterpoint.tasks.base import Task
+from counterpoint.tasks.base import Task, check_task
 
 
 class Policy(nn.Module, Artifact, ABC):
     """What a learner returns. `act` is a pure function of the state and the subject's factor."""
 
     kind: ClassVar[str] = "policy"
-    actions: Discrete
 
     @abstractmethod
     def actor(self) -> Actor:
@@ -39,16 +39,29 @@ class Policy(nn.Module, Artifact, ABC):
     def device(self) -> torch.device:
         return next(self.parameters()).device
 
+    def act(self, state: Any, theta: Theta = NO_THETA) -> Any:
+        """The action to take in each state, in kind: tensors and arrays give feature values, in their order of columns;
+        a DataFrame is read by the names of its columns and gives the action columns of the table learned from.
+
+        States with missing values are filled as the training table was; where it had none they are refused.
+        """
+        asked = ask(state, self.schema.states)
+        chosen = self._act(asked.values, theta)
+        if asked.table is None:
+            return asked.answer(chosen, ())
+        choices = self.schema.choices()
+        said = [choices[i] for i in self.actions.index(chosen).tolist()]
+        return asked.table({name: [choice[name] for choice in said] for name in choices[0]})
+
     @torch.no_grad()
-    def act(self, state: State, theta: Theta = NO_THETA) -> Action:
-        """The action to take in each state, as feature values, where the states are."""
+    def _act(self, state: State, theta: Theta) -> Action:
         factors = theta.expand(len(state), -1)
         chosen = self.actor()(state[None].to(self.device), factors[None].to(self.device))
         return chosen[0].to(state)
 
     def __call__(self, state: State, random: torch.Generator) -> Action:
         """The form a simulator asks for; the generator is not needed."""
-        return self.act(state)
+        return self._act(state, NO_THETA)
 
 
 @dataclass(frozen=True)
@@ -81,10 +94,14 @@ class PolicyLearner(ABC):
         """Learn every job, all in one loop."""
 
 
-def discrete(task: Task) -> Discrete:
-    """The task's action space, which a Q-network needs to be finite."""
+def discrete(task: Task, jobs: Sequence[Job] = ()) -> Discrete:
+    """The task's action space, which a Q-network needs to be finite; the jobs' tables must be tables of the task."""
     if not isinstance(task.actions, Discrete):
-        raise CounterpointError("this learner needs a discrete action space; give the doses as Discrete.of([...])")
+        raise CounterpointError(
+            "this learner chooses from a list of actions, and the doses are continuous; cut them with actions=Bins()"
+        )
+    for job in jobs:
+        check_task(task, job.data.schema)
     return task.actions
 
 

@@ -81,8 +81,8 @@ class BCQ(PolicyLearner):
         selector: Selector | None = None,
     ) -> list[Learned]:
         """Learn every job. BCQ has no model to choose a checkpoint in, so a `selector` must come from outside."""
-        tables, seeds = [table(job[~job.data.imagined]) for job in jobs], [job.seed for job in jobs]
-        actions = discrete(task)
+        actions, seeds = discrete(task, jobs), [job.seed for job in jobs]
+        tables = [table(job[~job.data.imagined]) for job in jobs]
         network = self.build(tables[0]["state"].shape[1], actions.count, len(jobs)).to(device_of(device))
         initialise(network, seeds)
         objective = replace(greedy_by(task), penalty=Imitation(self.logit_penalty))

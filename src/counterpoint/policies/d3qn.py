@@ -66,7 +66,7 @@ class D3QN(PolicyLearner):
         selector: Selector | None = None,
     ) -> list[Learned]:
         """Learn every job; `selector` chooses the checkpoint wherever the schedule checks."""
-        actions, seeds = discrete(task), [job.seed for job in jobs]
+        actions, seeds = discrete(task, jobs), [job.seed for job in jobs]
         network = self.build(_width(jobs[0]), actions.count, len(jobs)).to(device_of(device))
         initialise(network, seeds)
         learner = QLearner(network, self.build, [table(job) for job in jobs], self, greedy_by(task), selector)

@@ -215,7 +215,7 @@ class PETS(PolicyLearner):
         self, jobs: Sequence[Job], task: Task, monitor: Monitor = Monitor(), device: str = "cpu"
     ) -> list[Learned]:
         """Fit the models of every job in one loop; held-out rows choose the step of `selected`."""
-        discrete(task)
+        discrete(task, jobs)
         ends = self.model.fit_both_ends(jobs, monitor.stage("model"), device)
         return [Learned(*(PETSPolicy(self, model, task) for model in both)) for both in zip(*ends, strict=True)]
 
@@ -230,8 +230,7 @@ class PETSPolicy(Policy):
 
     def __init__(self, recipe: PETS, model: DynamicsModel, task: Task) -> None:
         super().__init__()
-        self.recipe, self.model, self.actions = recipe, model, discrete(task)
-        self.state_names, self.origin = model.state_names, model.origin
+        self.recipe, self.model, self.schema, self.origin = recipe, model, model.schema, model.origin
         self.given = (task,)  # In a tuple a learned task is not a part of this module, to be moved with it.
 
     @property

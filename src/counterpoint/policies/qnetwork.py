@@ -8,8 +8,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from counterpoint.artifacts import Saved
+from counterpoint.data.asking import ask
 from counterpoint.data.jobs import NO_THETA, Job, Origin, context
-from counterpoint.data.shapes import State, Theta
+from counterpoint.data.schema import Schema
+from counterpoint.data.shapes import Theta
 from counterpoint.data.spaces import Discrete
 from counterpoint.nets.dueling import DuelingQ
 from counterpoint.nets.stacked import stack, unstack, with_weights
@@ -22,20 +24,18 @@ from counterpoint.simulation.rollout import Actor
 class QPolicy(Policy):
     """argmax_a of the mean Q of its networks."""
 
-    def __init__(
-        self, recipe: Any, network: DuelingQ, actions: Discrete, state_names: tuple[str, ...], origin: Origin
-    ) -> None:
+    def __init__(self, recipe: Any, network: DuelingQ, schema: Schema, origin: Origin) -> None:
         super().__init__()
-        self.recipe, self.network, self.actions = recipe, network.eval(), actions
-        self.state_names, self.origin = state_names, origin
+        self.recipe, self.network, self.schema, self.origin = recipe, network.eval(), schema, origin
 
     @torch.no_grad()
-    def values(self, state: State, theta: Theta = NO_THETA) -> Float[Tensor, "n actions"]:
-        """Q(s, a) of every action."""
+    def values(self, state: Any, theta: Theta = NO_THETA) -> Float[Tensor, "n actions"]:
+        """Q(s, a) of every action; states as in `act`."""
+        state = ask(state, self.schema.states).values
         told = context(state, theta=theta).to(self.device)
         return self.network(told.expand(self.network.members, -1, -1)).mean(0).to(state)
 
-    def index(self, state: State, theta: Theta = NO_THETA) -> Int[Tensor, " n"]:
+    def index(self, state: Any, theta: Theta = NO_THETA) -> Int[Tensor, " n"]:
         """The number of the best action."""
         return self.values(state, theta).argmax(-1)
 
@@ -80,13 +80,13 @@ def q_policies(recipe: Any, trained: Trained, jobs: Sequence[Job], actions: Disc
 
 def _policy(recipe: Any, weights: dict[str, Tensor], job: Job, actions: Discrete) -> QPolicy:
     network = _network(recipe, weights, actions)
-    return QPolicy(recipe, network, actions, job.data.state_names, Origin.of(job))
+    return QPolicy(recipe, network, job.data.schema, Origin.of(job))
 
 
 def saved_q_policy(recipe: Any, saved: Saved) -> QPolicy:
     """The policy back from its artifact."""
-    network = _network(recipe, saved.weights, saved.actions)
-    return QPolicy(recipe, network, saved.actions, saved.state_names, saved.origin)
+    network = _network(recipe, saved.weights, saved.schema.actions)
+    return QPolicy(recipe, network, saved.schema, saved.origin)
 
 
 def _network(recipe: Any, weights: dict[str, Tensor], actions: Discrete) -> DuelingQ:

@@ -80,7 +80,7 @@ class ValueExpansion(PolicyLearner):
         self, jobs: Sequence[Job], task: Task, monitor: Monitor = Monitor(), device: str = "cpu"
     ) -> list[Learned]:
         """Fit every job's models, then its Q-functions; its own models choose where the schedule checks."""
-        actions, schedule = discrete(task), self.learner.schedule
+        actions, schedule = discrete(task, jobs), self.learner.schedule
         real = [job[~job.data.imagined] for job in jobs]
         models = self._fit_dynamics(real, monitor.stage("model"), device)
         reward = self._fit_rewards(real, monitor.stage("reward"), device)

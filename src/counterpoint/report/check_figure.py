@@ -129,5 +129,4 @@ def _moves(action: np.ndarray, noise: np.ndarray) -> float:
 
 
 def _name(sample: Sample, column: int) -> str:
-    names = sample.model.state_names
-    return names[column] if sample.noise.shape[-1] == len(names) else f"noise {column + 1}"
+    return sample.model.state_names[sample.model.mechanism.noise_columns[column]]

@@ -96,7 +96,7 @@ def order_ambiguity(
 
 def _normal(sample: Sample) -> int:
     """How many noises are standard normal; they come first, and the others (Gumbel) keep no law when turned."""
-    return getattr(sample.model.mechanism, "normal_noise", sample.model.mechanism.noise_width)
+    return sample.model.mechanism.normal_noise
 
 
 def _distance(first: StructuralCausalModel, second: StructuralCausalModel, data: Transitions, seed: int) -> float:

@@ -22,6 +22,7 @@ from counterpoint.nets.likelihood import held_out_last
 from counterpoint.nets.training import Monitor
 from counterpoint.scm.base import SCMRecipe, StructuralCausalModel, StructuralMechanism
 from counterpoint.scm.density import DensitySCM, LawMechanism, default_scm
+from counterpoint.scm.findings import spread
 from counterpoint.seeding import derive, generator
 
 DRAWS = 16
@@ -133,7 +134,7 @@ def _log_density(mechanism: LawMechanism, rows: Transitions, theta: Tensor) -> F
 
 
 def _energy(model: StructuralCausalModel, rows: Transitions, theta: Tensor, seed: int) -> Float[Tensor, " n"]:
-    random, unit = generator(seed), (rows.next_state - rows.state).std(0).clamp(min=1e-12)
+    random, unit = generator(seed), spread(rows.next_state - rows.state)
     total = torch.zeros(len(rows), device=rows.state.device)
     for _ in range(DRAWS):
         one, other = (model.sample(rows.state, rows.action, random, theta) / unit for _ in range(2))

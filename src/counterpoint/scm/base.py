@@ -7,11 +7,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from counterpoint.data.asking import ask, ask_actions
 from counterpoint.data.jobs import NO_THETA, context
+from counterpoint.data.schema import Column, agree
 from counterpoint.data.shapes import Action, State, Theta
 from counterpoint.data.spaces import check_actions
 from counterpoint.data.transitions import Transitions
-from counterpoint.errors import CounterpointError
+from counterpoint.errors import CounterpointError, require
 from counterpoint.model import Mechanism, Model, ModelRecipe
 
 
@@ -24,6 +26,11 @@ class StructuralMechanism(Mechanism):
     def normal_noise(self) -> int:
         """How many of the noise columns, the first ones, are standard normal."""
         return self.noise_width
+
+    @property
+    def noise_columns(self) -> list[int]:
+        """The state column that each noise moves."""
+        return list(range(self.noise_width))
 
     @abstractmethod
     def abduct(
@@ -68,22 +75,32 @@ class StructuralCausalModel(Model):
         factors = self._factors(theta, len(rows), rows)
         return self._by_chunks(self._abduct, rows.state, rows.action, rows.next_state, factors)
 
+    def predict(self, state: Any, action: Any, noise: Any, theta: Theta = NO_THETA) -> Any:
+        """Steps 2 and 3: the next state under an action, given the noise; states in any form, answered in kind."""
+        asked, taken = self._asked(state, action)
+        luck = ask(noise, self._noise_columns(), "noise").values
+        require(len(luck) == len(taken), f"{len(luck)} rows of noise for {len(taken)} states; give one for each")
+        return asked.answer(self._after(asked.values, taken, luck, theta), self.schema.states)
+
+    def counterfactual(self, rows: Transitions, action: Any, theta: Theta = NO_THETA) -> Any:
+        """What would have followed in each row, had `action` been taken: one for each row, or one for all of them.
+
+        A tensor or an array of actions gives next states in kind; a DataFrame with the table's action columns gives one.
+        """
+        self._check(rows)
+        asked = ask_actions(action, self.schema, len(rows))
+        theta = self._factors(theta, len(rows), rows)
+        after = self._after(rows.state, asked.values.to(rows.state), self.abduct(rows, theta), theta)
+        one_for_all = isinstance(action, str | int | float) or len(asked.values) != len(rows)
+        return after if one_for_all else asked.answer(after, self.schema.states)
+
     @torch.no_grad()
-    def predict(
-        self,
-        state: State,
-        action: Action,
-        noise: Float[Tensor, "n mu"],
-        theta: Theta = NO_THETA,
-    ) -> State:
-        """Steps 2 and 3: the next state under an action, given the noise."""
-        check_actions(self.actions, action)
+    def _after(self, state: State, action: Action, noise: Float[Tensor, "n mu"], theta: Theta) -> State:
+        """The next states of rows that are known to fit."""
         return self._by_chunks(self._predict, state, action, noise, self._factors(theta, len(state)))
 
-    def counterfactual(self, rows: Transitions, action: Action, theta: Theta = NO_THETA) -> State:
-        """What would have followed in each row, had `action` been taken."""
-        theta = self._factors(theta, len(rows), rows)
-        return self.predict(rows.state, action, self.abduct(rows, theta), theta)
+    def _noise_columns(self) -> list[Column]:
+        return [Column(f"noise_{i}") for i in range(self.mechanism.members * self.mechanism.noise_width)]
 
     @torch.no_grad()
     def posterior(self, rows: Transitions, random: torch.Generator, theta: Theta = NO_THETA) -> Float[Tensor, "n mu"]:
@@ -101,15 +118,11 @@ class StructuralCausalModel(Model):
         """Fresh noise that knows nothing of any row; the same draw for every ensemble member."""
         return self.mechanism.prior(count, random).repeat(1, self.mechanism.members)
 
-    def sample(
-        self,
-        state: State,
-        action: Action,
-        random: torch.Generator,
-        theta: Theta = NO_THETA,
-    ) -> State:
-        """A next state with fresh noise: simulation, not a counterfactual."""
-        return self.predict(state, action, self.prior(len(state), random), theta)
+    def sample(self, state: Any, action: Any, random: torch.Generator, theta: Theta = NO_THETA) -> Any:
+        """A next state with fresh noise: simulation, not a counterfactual; states in any form, answered in kind."""
+        asked, taken = self._asked(state, action)
+        drawn = self.prior(len(taken), random).to(asked.values)
+        return asked.answer(self._after(asked.values, taken, drawn, theta), self.schema.states)
 
     def imagine(
         self,
@@ -122,7 +135,7 @@ class StructuralCausalModel(Model):
         theta, alternatives = self._factors(theta, len(rows), rows), action.shape[1]
         noise = self.abduct(rows, theta)
         state, luck, factors = (x.repeat_interleave(alternatives, 0) for x in (rows.state, noise, theta))
-        return self.predict(state, action.flatten(0, 1), luck, factors).view(len(rows), alternatives, -1), noise
+        return self._after(state, action.flatten(0, 1), luck, factors).view(len(rows), alternatives, -1), noise
 
     def member_predictions(
         self,
@@ -136,6 +149,8 @@ class StructuralCausalModel(Model):
         return self.mechanism.predict(told, state, noise)
 
     def _check(self, rows: Transitions) -> None:
+        require(isinstance(rows, Transitions), f"rows are a {type(rows).__name__}; load them with from_dataframe")
+        agree(self.schema, rows.schema)
         check_actions(self.actions, rows.action)
         if not bool(rows.has_next.all()):
             missing = int((~rows.has_next).nonzero()[0])

@@ -18,7 +18,7 @@ from counterpoint.data.shapes import Action, State, Theta
 from counterpoint.data.transitions import Transitions
 from counterpoint.scm.ambiguity import agreement, turning
 from counterpoint.scm.base import StructuralCausalModel
-from counterpoint.scm.findings import Finding, Report, Sample, draw
+from counterpoint.scm.findings import Finding, Report, Sample, draw, spread
 from counterpoint.scm.independence import Dependence, gram, holm, hsic, kolmogorov, prior_quantiles, standard
 from counterpoint.scm.support import support
 from counterpoint.seeding import generator
@@ -58,7 +58,7 @@ def report(sample: Sample) -> Report:
 def round_trip(sample: Sample) -> Finding:
     """Abduct, then predict under the same action: the seen next state must come back from every member."""
     again = sample.predict(sample.rows.action, sample.abducted())
-    error = (again - sample.rows.next_state) / sample.change.std(0).clamp(min=1e-12)
+    error = (again - sample.rows.next_state) / spread(sample.change)
     value = float(error.square().mean(1).sqrt().max())
     passed = value <= ROUND_TRIP
     words = "returns" if passed else "does not return"
@@ -68,16 +68,15 @@ def round_trip(sample: Sample) -> Finding:
 
 def monotone(sample: Sample) -> Finding:
     """∂s'_i/∂u_i > 0 by autograd, and s'_i rises with a step of u_i, at fresh noises under both actions."""
-    width = sample.noise.shape[-1]
-    if width != sample.rows.state_size:
+    normal, actions = sample.model.mechanism.normal_noise, (sample.rows.action, sample.alternative)
+    falls = [_falls(sample, action, i).float().mean() for action in actions for i in range(normal)]
+    value = float(torch.stack(falls).mean()) if falls else 0.0
+    passed = value == 0
+    if passed and normal < sample.noise.shape[-1]:
         sentence = (
             "Some columns are categories, whose chance is known only within a range: an answer is one of several."
         )
         return Finding("monotone", 1.0, 0.0, False, sentence, grave=False)
-    actions = (sample.rows.action, sample.alternative)
-    falls = torch.stack([_falls(sample, action, i) for action in actions for i in range(width)])
-    value = float(falls.float().mean())
-    passed = value == 0
     words = "always rises" if passed else f"does not rise in {value:.1%} of the places looked at"
     return Finding("monotone", value, 0.0, passed, f"The next state {words} with its chance, as Theorem 1 demands.")
 
@@ -146,7 +145,7 @@ def copula_invariance(sample: Sample) -> Finding:
 
 def better_than_mean(sample: Sample) -> Finding:
     """Energy score of fresh draws over that of the best point: the draws' own mean, or a straight line."""
-    scale = sample.change.std(0).clamp(min=1e-12)
+    scale = spread(sample.change)
     random = generator(sample.seed, "draws")
     fresh = [sample.model.sample(sample.rows.state, sample.rows.action, random, sample.theta) for _ in range(DRAWS)]
     draws, seen = torch.stack(fresh) / scale, sample.rows.next_state / scale
@@ -183,18 +182,19 @@ def _judge(tests: list[Dependence], limit: float) -> tuple[int, float, bool]:
     return worst, adjusted[worst], not any(bad)
 
 
-def _falls(sample: Sample, action: Action, column: int) -> Tensor:
-    """Where s'_i does not rise with u_i, by its derivative (where there is one) or by a step of a tenth."""
+def _falls(sample: Sample, action: Action, which: int) -> Tensor:
+    """Where a column does not rise with its own noise, by its derivative (where it has one) or by a step of a tenth."""
+    column = sample.model.mechanism.noise_columns[which]
     model, rows, members = sample.model, sample.rows, sample.model.mechanism.members
     fresh = model.mechanism.prior(len(rows), generator(sample.seed, "monotone")).to(rows.state)
     noise = fresh.repeat(members, 1, 1).requires_grad_()
     here = model.member_predictions(rows.state, action, noise, sample.theta)[..., column]
     with torch.no_grad():
-        step = 0.1 * torch.nn.functional.one_hot(torch.tensor(column), noise.shape[-1]).to(noise)
+        step = 0.1 * torch.nn.functional.one_hot(torch.tensor(which), noise.shape[-1]).to(noise)
         there = model.member_predictions(rows.state, action, noise + step, sample.theta)[..., column]
     flat = there <= here
     if here.requires_grad:
-        flat = flat | (torch.autograd.grad(here.sum(), noise)[0][..., column] <= 0)
+        flat = flat | (torch.autograd.grad(here.sum(), noise)[0][..., which] <= 0)
     return flat
 
 
@@ -220,6 +220,5 @@ def _straight_line(context: Float[Tensor, "n c"], change: Float[Tensor, "n s"]) 
     return torch.from_numpy(cross_val_predict(Ridge(alpha=1e-3), x, y, cv=halves)).to(change).view_as(change)
 
 
-def _noise_name(sample: Sample, column: int) -> str:
-    names = sample.model.state_names
-    return f"'{names[column]}'" if sample.noise.shape[-1] == len(names) else f"noise {column + 1}"
+def _noise_name(sample: Sample, which: int) -> str:
+    return f"'{sample.model.state_names[sample.model.mechanism.noise_columns[which]]}'"

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from counterpoint.artifacts import device_of
 from counterpoint.data.jobs import Job, change_table, identity
+from counterpoint.data.schema import Schema
 from counterpoint.errors import require
 from counterpoint.model import member_seeds, one_a_member
 from counterpoint.nets.conditional import ConditionalLaw, Parents
@@ -99,6 +100,9 @@ class DensitySCM(SCMRecipe):
     def fit_many(
         self, jobs: Sequence[Job], monitor: Monitor = Monitor(), device: str = "cpu"
     ) -> list[StructuralCausalModel]:
+        schema = jobs[0].data.schema
+        if schema.categories or schema.static:
+            return self._mixed(schema).fit_many(jobs, monitor, device)
         tables, seeds = [change_table(job) for job in jobs], member_seeds(jobs, self.ensemble)
         state, context = tables[0]["y"].shape[1], tables[0]["context"].shape[1]
         mechanism = self.build(state, context, len(seeds)).to(device_of(device))
@@ -106,6 +110,16 @@ class DensitySCM(SCMRecipe):
         stacked = one_a_member(tables, self.ensemble)
         fit_by_likelihood(mechanism.law, stacked, seeds, self.likelihood, known, monitor, penalty)
         return self.cut(mechanism, jobs)
+
+    def _mixed(self, schema: Schema) -> SCMRecipe:
+        """The same for a state some of whose columns are categories, or never change."""
+        from counterpoint.scm.mixed import Mixed  # Here, because mixed states are built on this file.
+
+        require(
+            not self.order, "an order of the columns is for states of numbers; this one has categories or static ones"
+        )
+        settings = (self.law, schema.static, self.ensemble, self.hidden, self.likelihood, self.variation_penalty)
+        return Mixed(schema.categories, *settings)
 
     def penalty(self) -> VariationPenalty | None:
         return VariationPenalty(self.variation_penalty) if self.variation_penalty else None

@@ -84,7 +84,13 @@ class Sample:
     def effect_scale(self, counterfactual: Float[Tensor, "n s"]) -> Float[Tensor, " s"]:
         """Standard deviation of the effect of the action, a column; at least a tenth of the change's."""
         effect = (counterfactual - self.rows.next_state).std(0)
-        return torch.maximum(effect, 0.1 * self.change.std(0)).clamp(min=1e-12)
+        return torch.maximum(effect, 0.1 * spread(self.change))
+
+
+def spread(change: State) -> Float[Tensor, " s"]:
+    """Standard deviation of each column; infinite where it never changes, so that it counts for nothing."""
+    deviation = change.std(0)
+    return torch.where(deviation > 0, deviation, torch.inf)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
     continuous  s'_i = s_i + f_i(s, a, θ, u_i)                       u_i ~ N(0, 1), f_i increasing in u_i
     categorical s'_j = argmax_c log p_j(c | s, a, θ) + g_jc          g_jc ~ Gumbel(0)
+    static      s'_k = s_k                                           (sex, age at admission)
 
 Given (s, a, θ) the columns' noises are taken to be independent. The noise table holds the u_i first, then
 one Gumbel a category, column by column in the order of `categories`.
@@ -16,11 +17,11 @@ from torch import Tensor
 
 from counterpoint.artifacts import device_of
 from counterpoint.data.jobs import Job, fitting_table, identity
-from counterpoint.errors import CounterpointError
+from counterpoint.errors import CounterpointError, require
 from counterpoint.model import member_seeds, one_a_member
 from counterpoint.nets.conditional import ConditionalLaw
 from counterpoint.nets.laws import Law, Spline
-from counterpoint.nets.likelihood import Likelihood, fit_by_likelihood
+from counterpoint.nets.likelihood import Likelihood, VariationPenalty, fit_by_likelihood
 from counterpoint.nets.training import Monitor
 from counterpoint.scm.base import SCMRecipe, StructuralCausalModel, StructuralMechanism
 from counterpoint.scm.categorical import (
@@ -32,6 +33,7 @@ from counterpoint.scm.categorical import (
     vote,
     wrong_codes,
 )
+from counterpoint.scm.density import interquartile_mean
 from counterpoint.seeding import generator
 
 
@@ -39,19 +41,32 @@ class MixedMechanism(StructuralMechanism):
     """A law of the change of the continuous columns and a Gumbel-max law of the codes, on the same one-hot context."""
 
     def __init__(
-        self, law: ConditionalLaw, codes: CategoricalLaw, categories: Categories, state: int, seed: int
+        self,
+        law: ConditionalLaw,
+        codes: CategoricalLaw,
+        categories: Categories,
+        static: tuple[int, ...],
+        state: int,
+        seed: int,
     ) -> None:
         super().__init__()
         self.law, self.codes, self.categories, self.seed = law, codes, categories, seed
         self.members = law.members
-        self.coded = [column for column, _ in categories]
-        self.continuous = [column for column in range(state) if column not in self.coded]
-        self.context_width = law.context.mean.shape[-1] - sum(codes.counts) + codes.size
+        self.moving = tuple((column, count) for column, count in categories if column not in static)
+        self.coded = [column for column, _ in self.moving]
+        self.continuous = _continuous(categories, static, state)
+        spread = sum(count - 1 for _, count in categories)
+        self.context_width = law.context.mean.shape[-1] - spread
         self.noise_width = law.size + sum(codes.counts)
 
     @property
     def normal_noise(self) -> int:
         return self.law.size
+
+    @property
+    def noise_columns(self) -> list[int]:
+        """The state column that each noise moves."""
+        return [*self.continuous, *(column for column, count in self.moving for _ in range(count))]
 
     def abduct(self, context: Tensor, state: Tensor, next_state: Tensor) -> Tensor:
         """The point of a continuous column; for a code, where no point exists, a posterior draw fixed by the recipe.
@@ -72,7 +87,7 @@ class MixedMechanism(StructuralMechanism):
     def predict(self, context: Tensor, state: Tensor, noise: Tensor) -> Tensor:
         self._check(state)
         seen = one_hot(context, self.categories)
-        next_state = torch.empty_like(state, memory_format=torch.contiguous_format)
+        next_state = state.clone(memory_format=torch.contiguous_format)
         next_state[..., self.continuous] = state[..., self.continuous] + self.law.predict(
             seen, noise[..., : self.law.size]
         )
@@ -80,8 +95,8 @@ class MixedMechanism(StructuralMechanism):
         return next_state
 
     def combine(self, predictions: Float[Tensor, "m n s"]) -> Float[Tensor, "n s"]:
-        """The members' mean for a continuous column, their vote for a categorical one."""
-        combined = predictions.mean(0)
+        """The members' interquartile mean for a continuous column, their vote for a categorical one."""
+        combined = interquartile_mean(predictions)
         for column, count in self.categories:
             combined[:, column] = vote(predictions[..., column], count)
         return combined
@@ -113,14 +128,21 @@ class Mixed(SCMRecipe):
     """(column, count) of every categorical state column."""
     law: Law = Spline()
     """The law of one continuous column, as in `DensitySCM`."""
+    static: tuple[int, ...] = ()
+    """State columns that never change within a subject; they are told, not foretold."""
     ensemble: int = 5
     """Members; continuous columns are averaged over them, codes are voted on (ties go to the lowest code)."""
     hidden: tuple[int, ...] = (64, 64)
     """Widths of both networks, from (s, a, θ) to the laws' parameters and to the categories' logits."""
     likelihood: Likelihood = Likelihood()
     """How both are fitted."""
+    variation_penalty: float = 0.0
+    """Price of a continuous column's departures from linear regression, as in `DensitySCM`."""
     draw_seed: int = 0
     """Seed of the posterior draw that `abduct` fixes for the codes; another seed is another draw."""
+
+    def __post_init__(self) -> None:
+        require(self.ensemble > 0, f"an ensemble of {self.ensemble} members says nothing; set it to 1 or more")
 
     def fit_many(
         self, jobs: Sequence[Job], monitor: Monitor = Monitor(), device: str = "cpu"
@@ -131,25 +153,29 @@ class Mixed(SCMRecipe):
             if law.size:
                 columns = [{"context": t["context"], "y": t[name], "subject": t["subject"]} for t in tables]
                 stacked, stage = one_a_member(columns, self.ensemble), monitor.stage(name)
-                fit_by_likelihood(law, stacked, seeds, self.likelihood, identity(self, jobs), stage)
+                priced = (
+                    VariationPenalty(self.variation_penalty) if name == "change" and self.variation_penalty else None
+                )
+                fit_by_likelihood(law, stacked, seeds, self.likelihood, identity(self, jobs), stage, priced)
         return self.cut(mechanism, jobs)
 
     def build(self, state: int, context: int, members: int) -> MixedMechanism:
-        check_categories(self.categories, state)
-        counts = [count for _, count in self.categories]
-        width = context - len(counts) + sum(counts)
-        law = ConditionalLaw(members, width, state - len(counts), self.law, self.hidden)
-        codes = CategoricalLaw(members, width, counts, self.hidden)
-        return MixedMechanism(law, codes, self.categories, state, self.draw_seed)
+        check_categories(self.categories, self.static, state)
+        width = context + sum(count - 1 for _, count in self.categories)
+        moving = [count for column, count in self.categories if column not in self.static]
+        continuous = _continuous(self.categories, self.static, state)
+        law = ConditionalLaw(members, width, len(continuous), self.law, self.hidden)
+        codes = CategoricalLaw(members, width, moving, self.hidden)
+        return MixedMechanism(law, codes, self.categories, self.static, state, self.draw_seed)
 
     def _table(self, job: Job) -> dict[str, Tensor]:
-        check_categories(self.categories, job.data.state_size)
+        check_categories(self.categories, self.static, job.data.state_size)
         names, has_next = job.data.state_names, job.data.has_next[:, None]
         check_codes("state", job.data.state, self.categories, names)
         check_codes("next state", torch.where(has_next, job.data.next_state, 0.0), self.categories, names)
         table = fitting_table(job)
-        coded = [column for column, _ in self.categories]
-        continuous = [column for column in range(job.data.state_size) if column not in coded]
+        coded = [column for column, _ in self.categories if column not in self.static]
+        continuous = _continuous(self.categories, self.static, job.data.state_size)
         return {
             "raw": table["context"],
             "subject": table["subject"],
@@ -164,9 +190,14 @@ def categorical(*counts: int, ensemble: int = 5) -> Mixed:
     return Mixed(tuple(enumerate(counts)), ensemble=ensemble)
 
 
-def check_categories(categories: Categories, state: int) -> None:
+def _continuous(categories: Categories, static: tuple[int, ...], state: int) -> list[int]:
+    coded = {column for column, _ in categories}
+    return [column for column in range(state) if column not in coded and column not in static]
+
+
+def check_categories(categories: Categories, static: tuple[int, ...], state: int) -> None:
     """Raise one line where `categories` does not fit a state of so many columns."""
-    if not categories:
+    if not categories and not static:
         raise CounterpointError("Mixed has no categorical column; use DensitySCM for a state of continuous columns")
     columns = [column for column, _ in categories]
     for column, count in categories:
@@ -177,3 +208,5 @@ def check_categories(categories: Categories, state: int) -> None:
             )
         if count < 2:
             raise CounterpointError(f"categories give column {column} {count} categories; it needs at least 2")
+    if len(set(static)) >= state:
+        raise CounterpointError("every state column is static, so nothing ever changes; add a column that does")

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from counterpoint.data.schema import Schema, agree, agree_on_actions
 from counterpoint.data.shapes import Action, Flag, Noise, Reward, State
 from counterpoint.data.spaces import ActionSpace
 from counterpoint.data.transitions import Transitions, first_outcome
@@ -62,11 +63,24 @@ class Task(ABC):
         return Conclusion(reward, first_outcome(self.terminated(next_state)), next_state)
 
 
+def check_task(task: Task, schema: Schema, they: str = "table") -> None:
+    """Raise one line where the task speaks of other actions or, as far as it names them, other state columns."""
+    own = getattr(task, "schema", None)
+    if isinstance(own, Schema):
+        agree(own, schema, "task", they)
+    else:
+        agree_on_actions(task.actions, schema.actions, "task", they)
+
+
 class KnownSCM(Task):
     """A task whose structural equation s' = f(s, a, u) and noise are known: simulator and judge of counterfactuals."""
 
     state_names: tuple[str, ...]
     noise_width: int
+
+    @property
+    def schema(self) -> Schema:
+        return Schema.of(self.state_names, self.actions)
 
     @abstractmethod
     def initial(self, count: int, generator: torch.Generator) -> Float[Tensor, "n s"]:

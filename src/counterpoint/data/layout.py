@@ -1,0 +1,240 @@
+"""Which row of a user's table follows which: sorted by subject and time, cut into episodes at ends and at gaps.
+
+A clinical table has one row per subject and time, so the next state of row t is the state of row t + 1 of the same
+episode. A record of T rows has no row after its last action; what that means is the user's choice (`last`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from counterpoint.data.columns import CheckedColumns, Times, quoted
+from counterpoint.errors import CounterpointError
+
+if TYPE_CHECKING:
+    from counterpoint.data.reader import Reader
+
+REGULAR = 0.5
+"""Two rows are one step apart where their distance is off by less than this share of a step."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """`order` sorts the table, every other array is in sorted order."""
+
+    order: np.ndarray
+    keep: np.ndarray
+    end: np.ndarray
+    outcome: np.ndarray
+    outcome_names: list[str]
+    truncated: np.ndarray
+    subject: np.ndarray
+    subject_names: list[str]
+    episode: np.ndarray
+    step: np.ndarray
+    elapsed: np.ndarray
+    """Steps since the subject's row before, as the clock has it; 0 for a subject's first row."""
+    left_out: np.ndarray
+    """Last rows that are left out because the user says the record stops there."""
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def rows(self) -> np.ndarray:
+        """The kept rows' numbers in the table as given."""
+        return self.order[self.keep]
+
+    def needed(self) -> np.ndarray:
+        """Whether a row is kept, in the order of the table as given."""
+        needed = np.zeros(len(self.order), dtype=bool)
+        needed[self.rows] = True
+        return needed
+
+    def provenance(self) -> dict[str, Any]:
+        """Whose rows are kept, where they stand and how they end; subjects and episodes are numbered without gaps."""
+        present, subjects = np.unique(self.subject[self.keep], return_inverse=True)
+        columns = {
+            "outcome": self.outcome[self.keep],
+            "terminated": self.outcome[self.keep] >= 0,
+            "truncated": self.truncated[self.keep],
+            "subject": subjects,
+            "episode": np.unique(self.episode[self.keep], return_inverse=True)[1],
+            "step": self.step[self.keep],
+        }
+        names = {"subject_names": [self.subject_names[code] for code in present], "outcome_names": self.outcome_names}
+        return {name: torch.from_numpy(column) for name, column in columns.items()} | names
+
+
+def lay_out(columns: CheckedColumns, how: "Reader") -> Layout:
+    """Sort the rows and cut them into episodes."""
+    codes, names = columns.codes(how.subject)
+    moment, shift = columns.times(how.time), not how.next_state
+    order, opens = _sorted(columns, codes, moment, how)
+    outcome, stopped = _marks(columns, order, codes[order], how)
+    elapsed, jumps, notes = _gaps(moment, order, codes[order], opens, how, shift)
+    start = opens | jumps | np.r_[True, ((outcome >= 0) | stopped)[:-1]]
+    end = np.r_[start[1:], True]
+    unmarked = end & (outcome < 0) & ~stopped
+    stopped = stopped | (unmarked & np.r_[jumps[1:], False])
+    unmarked = unmarked & ~stopped
+    _check_choice(unmarked, order, how)
+    ended = unmarked & (how.last == "terminal")
+    outcome = np.where(ended, len(how.done), outcome)
+    outcomes = [*how.done, *(["ended"] if how.done and ended.any() else [])] or ["terminated"]
+    left_out = unmarked & (how.last == "truncate") & shift
+    stopped = stopped | (unmarked & (how.last == "truncate"))
+    keep = ~((unmarked & (how.last == "drop")) | (stopped & shift))
+    _check_kept(keep)
+    # Shifting, the last row of a record that stops is only a next state, so the mark moves to the row that leads there.
+    marked = np.r_[stopped[1:] & ~start[1:], False] if shift else stopped
+    number = np.cumsum(start) - 1
+    step = np.arange(len(order)) - np.flatnonzero(start)[number]
+    notes += _vanished(codes[order], keep)
+    whose = (codes[order], names, number, step, elapsed)
+    return Layout(order, keep, end, outcome, outcomes, marked, *whose, left_out, notes)
+
+
+def _sorted(columns: CheckedColumns, codes: np.ndarray, moment: Times, how: "Reader") -> tuple[np.ndarray, np.ndarray]:
+    """The order by subject, episode and time, and where in it a new subject or episode opens."""
+    group = columns.codes(how.episode)[0] if how.episode else np.zeros(len(columns), dtype=bool)
+    order = np.lexsort((moment.values, group, codes))
+    opens = changes(codes[order]) | changes(group[order])
+    _check_unique(order, opens | changes(moment.values[order]), (how.subject, how.episode, how.time))
+    return order, opens
+
+
+def _marks(
+    columns: CheckedColumns, order: np.ndarray, subject: np.ndarray, how: "Reader"
+) -> tuple[np.ndarray, np.ndarray]:
+    """Which outcome the table itself marks, and where it says that the record stops; an outcome counts first."""
+    outcome = np.full(len(columns), -1)
+    for place, name in enumerate(how.done):
+        marked = np.empty(len(columns), dtype=bool)
+        marked[order] = _ends(name, columns.flags(name)[order], subject, how)
+        _check_one_outcome(marked & (outcome >= 0), how.done)
+        outcome = np.where(marked, place, outcome)
+    stopped = columns.flags(how.truncated) if how.truncated else np.zeros(len(columns), dtype=bool)
+    return outcome[order], stopped[order] & (outcome[order] < 0)
+
+
+def _ends(name: str, flag: np.ndarray, subject: np.ndarray, how: "Reader") -> np.ndarray:
+    """Where a flag ends an episode: on its own row, or on the last row of a subject that has it."""
+    first = np.flatnonzero(changes(subject))
+    size, count = np.diff(np.r_[first, len(subject)]), np.add.reduceat(flag.astype(int), first)
+    last = np.r_[changes(subject)[1:], True]
+    if how.outcome == "last row of the subject":
+        gone = (count > 0) & ~flag[last]
+        if gone.any():
+            raise CounterpointError(
+                f"column '{name}' is true within {gone.sum()} subjects but not on their last row; mark the last row too"
+            )
+        return flag & last
+    repeated = (count == size) & (size > 1)
+    if how.outcome is None and repeated.any() and repeated.sum() * 2 >= (count > 0).sum():
+        raise CounterpointError(
+            f"column '{name}' is true on every row of {repeated.sum()} subjects, which would end an episode at each;"
+            " pass outcome='last row of the subject', or outcome='marked row' if every row is an end"
+        )
+    return flag
+
+
+def _gaps(
+    moment: Times, order: np.ndarray, subject: np.ndarray, opens: np.ndarray, how: "Reader", shift: bool
+) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Steps since the row before, where a step is missing, and what was done about it."""
+    apart = np.diff(moment.values[order], prepend=moment.values[order][:1]).astype(float)
+    inside, none = ~opens, np.zeros(len(order), dtype=bool)
+    if not inside.any():
+        return none.astype(float), none, []
+    length = _step(apart[inside], moment, how)
+    elapsed = np.where(changes(subject), 0.0, apart / length)
+    jumps = inside & (np.abs(elapsed - 1) > REGULAR) & shift
+    if not jumps.any():
+        return elapsed, none, []
+    what = f"{jumps.sum()} of {inside.sum()} pairs of rows are not one step of {_said(length, moment)} apart"
+    if how.gaps is None:
+        raise CounterpointError(
+            f"{what} in column '{how.time}'; choose gaps='cut' (an episode stops there) or 'bridge' (take them as"
+            " consecutive), or give the step"
+        )
+    done = "were cut: an episode stops there" if how.gaps == "cut" else "are taken as consecutive"
+    return elapsed, jumps if how.gaps == "cut" else none, [f"{what} and {done}"]
+
+
+def _step(apart: np.ndarray, moment: Times, how: "Reader") -> float:
+    """The length of a step in the clock's own unit: given, or the commonest distance, or the median one."""
+    if how.step:
+        return _given_step(how.step, moment)
+    lengths, counts = np.unique(apart, return_counts=True)
+    common = counts.max() * 2 >= counts.sum()
+    return float(lengths[counts.argmax()] if common else np.median(apart))
+
+
+def _given_step(step: str, moment: Times) -> float:
+    import pandas as pd
+
+    try:
+        length = float(step) if moment.per_second is None else pd.Timedelta(step).total_seconds() * moment.per_second
+    except (ValueError, TypeError):
+        length = float("nan")
+    if not 0 < length < float("inf"):
+        form = "a number above 0" if moment.per_second is None else "a duration such as 4h or 30min"
+        raise CounterpointError(f"step={step!r} is not a length of time here; give {form}")
+    return length
+
+
+def _said(length: float, moment: Times) -> str:
+    import pandas as pd
+
+    if moment.per_second is None:
+        return f"{length:g}"
+    return str(pd.Timedelta(seconds=length / moment.per_second)).removeprefix("0 days ")
+
+
+def _vanished(subject: np.ndarray, keep: np.ndarray) -> list[str]:
+    """Subjects of whom nothing is left, because one row leads nowhere."""
+    lost = len(np.unique(subject)) - len(np.unique(subject[keep]))
+    if not lost:
+        return []
+    return [f"{lost} subjects have no two rows that follow each other and no marked outcome: they give no row"]
+
+
+def _check_one_outcome(twice: np.ndarray, done: Sequence[str]) -> None:
+    if twice.any():
+        raise CounterpointError(
+            f"row {twice.argmax()} has two outcomes marked among {quoted(done)} ({twice.sum()} such rows); keep one"
+        )
+
+
+def changes(values: np.ndarray) -> np.ndarray:
+    """Where a value differs from the one before it; the first always does."""
+    return np.r_[True, values[1:] != values[:-1]]
+
+
+def _check_unique(order: np.ndarray, differs: np.ndarray, names: Sequence[str]) -> None:
+    places = np.flatnonzero(~differs)
+    if len(places):
+        place = places[np.argmin(order[places])]
+        shared = " and ".join(f"'{name}'" for name in names if name)
+        raise CounterpointError(
+            f"rows {order[place - 1]} and {order[place]} have the same {shared} ({len(places)} such rows);"
+            " keep one row for each"
+        )
+
+
+def _check_choice(unmarked: np.ndarray, order: np.ndarray, how: "Reader") -> None:
+    if how.last is None and unmarked.any():
+        why = f"{quoted(how.done)} does not mark them" if how.done else "no done column is given"
+        raise CounterpointError(
+            f"{unmarked.sum()} episodes end without an outcome (first at row {order[unmarked].min()}): {why}; choose"
+            " last='terminal' (it was the outcome), 'truncate' (the record stops) or 'drop'"
+        )
+
+
+def _check_kept(keep: np.ndarray) -> None:
+    if not keep.any():
+        raise CounterpointError(
+            "no episode has two rows, so no row has a next state; pass last='terminal' to keep them"
+        )

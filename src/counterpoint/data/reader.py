@@ -1,0 +1,259 @@
+"""How a user's table is read: what each column is, and what is done where the table leaves a choice."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+
+from counterpoint.data.action_columns import read_actions
+from counterpoint.data.columns import CheckedColumns, check_missing, open_table, quoted
+from counterpoint.data.doses import Bins
+from counterpoint.data.layout import Layout, lay_out
+from counterpoint.data.missing import Method, carried, filled, learn_fills, own_value
+from counterpoint.data.schema import Column, Schema
+from counterpoint.data.spaces import ActionSpace, Box
+from counterpoint.data.state_columns import read_states
+from counterpoint.data.transitions import Transitions, held_out_subjects
+from counterpoint.errors import CounterpointError, require
+
+Last = Literal["truncate", "terminal", "drop"]
+Outcome = Literal["marked row", "last row of the subject"]
+Gaps = Literal["cut", "bridge"]
+LEVELS = ("0", "1")
+
+
+class Loaded(NamedTuple):
+    """The rows, and what a reader of the table should know was done."""
+
+    rows: Transitions
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """The names of a table's columns and every choice in reading it; `from_dataframe` says what each means."""
+
+    subject: str
+    time: str
+    state: tuple[str, ...]
+    action: tuple[str, ...]
+    reward: str
+    done: tuple[str, ...] = ()
+    truncated: str = ""
+    episode: str = ""
+    next_state: tuple[str, ...] = ()
+    actions: ActionSpace | None = None
+    bins: tuple[Bins, ...] = ()
+    labels: tuple[str, ...] = ()
+    last: Last | None = None
+    outcome: Outcome | None = None
+    step: str = ""
+    gaps: Gaps | None = None
+    categorical: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    numeric: tuple[str, ...] = ()
+    units: tuple[tuple[str, str], ...] = ()
+    missing: Method = "refuse"
+    carry_forward: float = 0.0
+    masks: tuple[str, ...] = ()
+    encoding: str = "utf-8"
+
+    def __post_init__(self) -> None:
+        _check_types(self)
+        require(
+            bool(self.state and self.action), "no state or no action column was named; pass state=['…'], action='…'"
+        )
+        for names in (self.state, self.action, self.next_state, self.labels):
+            require(len(set(names)) == len(names), f"{quoted(names)}: one is named twice; name each once")
+        require(
+            len(self.next_state) in (0, len(self.state)),
+            f"next_state names {len(self.next_state)} columns but state names {len(self.state)}; name one for each",
+        )
+        for name, kind in (("last", Last), ("outcome", Outcome), ("gaps", Gaps), ("missing", Method)):
+            value, known = getattr(self, name), get_args(kind)
+            require(
+                value in known or (value is None and name != "missing"),
+                f"{name}={value!r} is not one of {', '.join(map(repr, known))}; pick one",
+            )
+        require(0 <= self.carry_forward < 1e9, f"carry_forward={self.carry_forward} is not a number of steps; use 0 up")
+        self._check_declared()
+
+    def _check_declared(self) -> None:
+        """What is said of single columns is said of columns that are there."""
+        declared = {"categorical": [name for name, _ in self.categorical], "numeric": self.numeric,
+                    "units": [name for name, _ in self.units], "masks": self.masks}  # fmt: skip
+        for what, names in declared.items():
+            known = {*self.state, *(self.action if what in ("units", "categorical") else ())}
+            for name in names:
+                require(name in known, f"{what} names '{name}', which is not a state column; name one of state=[…]")
+        both = set(declared["categorical"]) & set(self.numeric)
+        require(not both, f"column '{next(iter(both), '')}' is declared both categorical and numeric; choose one")
+        for bins in self.bins:
+            require(
+                not bins.column or bins.column in self.action,
+                f"bins are given for '{bins.column}', which is not an action column; name one of action=[…]",
+            )
+
+    def read(self, table: Any, held_out: float = 0.0, seed: int = 0, like: Schema | None = None) -> Loaded:
+        """The table as transitions. What is learned from it (fills, cuts) is learned without the held-out subjects.
+
+        `like` is the schema of a table that was read before: levels, fills, cuts and actions are then those.
+        """
+        columns = self._open(table, [*self.action, self.reward, *self.next_state, *self.done, self.truncated])
+        layout = lay_out(columns, self)
+        needed, training = layout.needed(), self._training(layout, held_out, seed)
+        values, states, missing = self._whole(columns, layout, training, like)
+        following = self._following(columns, values, states, layout)
+        action = read_actions(columns, self, needed, training, like)
+        reward = columns.numbers(self.reward, needed)
+        self._check_rewards(reward[layout.order], layout)
+        if like is None:
+            learned = missing or any(column.cuts for column in action.columns)
+            states = _static(states, values, following, layout.keep)
+            meaning = (tuple(states), action.space, action.names, action.columns, self)
+            like = Schema(*meaning, learned_with=(held_out, seed) if learned else None)
+        rows = Transitions.logged(
+            state=_single(values[layout.keep]),
+            action=action.features[torch.from_numpy(layout.rows)],
+            reward=_single(reward[layout.rows]),
+            next_state=_single(following[layout.keep]),
+            schema=like,
+            **layout.provenance(),
+        )
+        notes = [*layout.notes, *_precision(states, values), *_precise(self.reward, reward[needed]), *_continuous(rows)]
+        return Loaded(rows, notes)
+
+    def _open(self, table: Any, more: Sequence[str] = ()) -> CheckedColumns:
+        names = [self.subject, self.time, self.episode, *self.state, *more]
+        return open_table(table, names, (self.subject, self.episode), self.encoding)
+
+    def _training(self, layout: Layout, held_out: float, seed: int) -> np.ndarray:
+        """Which rows, in the table's own order, belong to kept subjects that may be learned from."""
+        aside = held_out_subjects(layout.provenance()["subject"], held_out, seed).numpy()
+        training = np.zeros(len(layout.order), dtype=bool)
+        training[layout.rows[~np.isin(layout.provenance()["subject"].numpy(), aside)]] = True
+        return training
+
+    def _whole(
+        self, columns: CheckedColumns, layout: Layout, training: np.ndarray, like: Schema | None
+    ) -> tuple[np.ndarray, list[Column], bool]:
+        """The state without missing values, sorted; its columns with what fills them; and whether that was learned."""
+        values, states = read_states(columns, self, like)
+        values = values[layout.order]
+        missing = np.isnan(values)
+        values = carry(values, layout.subject, layout.elapsed, self.carry_forward) if missing.any() else values
+        if like is None:
+            fills = learn_fills(states, values[training[layout.order]], self.missing)
+            states = [replace(column, fill=fill) for column, fill in zip(states, fills, strict=True)]
+        masks = [self.state.index(name) for name in self.masks]
+        values = np.column_stack([filled(states, values, layout.order), *missing[:, masks].T.astype(float)])
+        states += [Column(f"{name}_missing", LEVELS, mask_of=name) for name in self.masks]
+        return values, states, self.missing != "refuse" and bool(missing.any())
+
+    def _following(
+        self, columns: CheckedColumns, values: np.ndarray, states: list[Column], layout: Layout
+    ) -> np.ndarray:
+        if not self.next_state:
+            return _shift(values, layout.end)
+        require(not self.masks, "masks need the next row, and next_state names columns; leave one of them away")
+        return _next_states(columns, self.next_state, states, layout)
+
+    def _check_rewards(self, reward: np.ndarray, layout: Layout) -> None:
+        """Rewards that `last="truncate"` would drop though they look like outcomes."""
+        lost, going = reward[layout.left_out], reward[layout.keep & (layout.outcome < 0)]
+        if not len(going) or not len(lost):
+            return
+        low, high = going.min(), going.max()
+        unlike = (lost < low - (high - low)) | (lost > high + (high - low))
+        require(
+            not unlike.any(),
+            f"last='truncate' would drop the last row of {len(lost)} episodes, and {unlike.sum()} of them carry a reward"
+            f" in '{self.reward}' unlike all others, perhaps an outcome; mark those rows in done, or choose"
+            " last='terminal' to keep them or 'drop' to lose them",
+        )
+
+
+def carry(values: np.ndarray, subject: np.ndarray, elapsed: np.ndarray, limit: float) -> np.ndarray:
+    """A static column takes the subject's own value; another the last one seen, if it is fresh enough."""
+    values = carried(values, subject, elapsed, limit)
+    for place in np.flatnonzero(np.isnan(values).any(0)):
+        own = own_value(values[:, place], subject)
+        if own is not None:
+            values = values.copy()
+            values[:, place] = own
+    return values
+
+
+def _check_types(reader: Reader) -> None:
+    """Every name is text and every list a list of text; a wrong type is one line, not a traceback from inside."""
+    for each in fields(reader):
+        value = getattr(reader, each.name)
+        if each.type in (str, "str") and not isinstance(value, str):
+            raise CounterpointError(f"{each.name}={value!r} is not text; name a column")
+        if each.type in (tuple[str, ...], "tuple[str, ...]") and not all(isinstance(item, str) for item in value):
+            raise CounterpointError(
+                f"{each.name}={value!r} is not a list of text; name columns as they are in the table"
+            )
+    for name in ("subject", "time", "reward"):
+        require(getattr(reader, name) != "", f"no {name} column was named; pass {name}='…'")
+    require(isinstance(reader.carry_forward, int | float), f"carry_forward={reader.carry_forward!r} is not a number")
+
+
+def _single(values: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
+
+
+def _shift(states: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """The state one row later; NaN where the episode ends."""
+    shifted = np.full_like(states, np.nan)
+    shifted[:-1] = states[1:]
+    shifted[end] = np.nan
+    return shifted
+
+
+def _next_states(columns: CheckedColumns, names: Sequence[str], states: list[Column], layout: Layout) -> np.ndarray:
+    """The table's own next states, sorted; only a terminated row may lack its own, and then all of it."""
+    values = np.column_stack([_as(columns, name, column) for name, column in zip(names, states, strict=True)])
+    absent = np.zeros(len(columns), dtype=bool)
+    absent[layout.order[layout.outcome >= 0]] = True
+    absent &= np.isnan(values).all(1)
+    for column, name in zip(values.T, names, strict=True):
+        check_missing(name, np.isnan(column) & ~absent)
+    return values[layout.order]
+
+
+def _as(columns: CheckedColumns, name: str, column: Column) -> np.ndarray:
+    """A column of next states, coded as its state column is."""
+    return columns.coded(name, list(column.levels)) if column.levels else columns.measured(name)
+
+
+def _static(states: list[Column], values: np.ndarray, following: np.ndarray, keep: np.ndarray) -> list[Column]:
+    """The columns with those marked that never change from a row to its next, though they differ between rows."""
+    known = keep & ~np.isnan(following).any(1)
+    still = (values[known] == following[known]).all(0) & (values[known] != values[known][:1]).any(0)
+    return [replace(column, static=bool(s)) for column, s in zip(states, still, strict=True)]
+
+
+def _precision(states: Sequence[Column], values: np.ndarray) -> list[str]:
+    return [note for column, own in zip(states, values.T, strict=True) for note in _precise(column.name, own)]
+
+
+def _precise(name: str, values: np.ndarray) -> list[str]:
+    """What single precision loses of a column."""
+    single = values.astype(np.float32).astype(float)
+    vanish = int(((single == 0) & (values != 0)).sum())
+    if vanish:
+        return [f"column '{name}' has {vanish} values so small that single precision makes them 0; change its unit"]
+    if np.abs(single - values).max() > 1e-3 * values.std() > 0:
+        return [f"column '{name}' loses digits in single precision; subtract an offset or change its unit"]
+    return []
+
+
+def _continuous(rows: Transitions) -> list[str]:
+    if not isinstance(rows.actions, Box):
+        return []
+    return [
+        f"the doses in {quoted(rows.action_names)} are continuous: a model can be fitted, but D3QN and its kin choose"
+        " from a list; cut the doses into bins"
+    ]

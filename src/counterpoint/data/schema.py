@@ -1,0 +1,162 @@
+"""What the columns of a table mean. A model, a task and a policy carry the schema of the table they were made from."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from counterpoint.data.doses import ActionColumn
+from counterpoint.data.spaces import ActionSpace, Discrete, describe, same_space
+from counterpoint.errors import CounterpointError, require
+
+
+@dataclass(frozen=True)
+class Fill:
+    """What stands for a missing value: value + Σ weights[j]·(x_j − fill_j) over the columns that are there."""
+
+    value: float
+    weights: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the state."""
+
+    name: str
+    levels: tuple[str, ...] = ()
+    """The categories: code i in the state stands for levels[i]. A number has none."""
+    unit: str = ""
+    static: bool = False
+    """Whether it never changes within a subject, as sex or age at admission."""
+    fill: Fill | None = None
+    """What stands for a missing value, learned from training subjects; none where missing values are refused."""
+    mask_of: str = ""
+    """The column whose missing values this one marks; empty for a column of its own."""
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.name, str) and self.name != "", f"a state column is named {self.name!r}; give it text")
+        require(len(set(self.levels)) == len(self.levels), f"column '{self.name}' names a level twice; name each once")
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of the state and what actions are."""
+
+    states: tuple[Column, ...]
+    actions: ActionSpace
+    action_names: tuple[str, ...]
+    """A name for each feature of an action."""
+    doses: tuple[ActionColumn, ...] = ()
+    """How columns of the user's table become actions, where they are not the features themselves."""
+    reader: Any = None
+    """How the user's table was read, so that a new subject's is read alike; none for rows that were never a table."""
+    learned_with: tuple[float, int] | None = None
+    """Share and seed of the subjects that fills and cuts were learned without; none where nothing was learned."""
+
+    def __post_init__(self) -> None:
+        for what, names in (("state", self.state_names), ("action", self.action_names)):
+            twice = [name for name in names if names.count(name) > 1]
+            require(not twice, f"two {what} columns are named '{(twice or [''])[0]}'; name each once")
+        require(
+            len(self.action_names) == self.actions.width,
+            f"{len(self.action_names)} action names for an action space of {self.actions.width} columns; give one each",
+        )
+
+    @classmethod
+    def of(
+        cls, state_names: Sequence[str], actions: ActionSpace, action_names: Sequence[str] = (), **more: Any
+    ) -> "Schema":
+        """A schema of plain numbers; actions are numbered where they have no names."""
+        states = tuple(Column(name) for name in state_names)
+        return cls(states, actions, tuple(action_names) or numbered("action", actions.width), **more)
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.states)
+
+    @property
+    def categories(self) -> tuple[tuple[int, int], ...]:
+        """(place, number of levels) of every categorical state column."""
+        return tuple((i, len(column.levels)) for i, column in enumerate(self.states) if column.levels)
+
+    @property
+    def static(self) -> tuple[int, ...]:
+        """The places of the numeric columns that never change within a subject."""
+        return tuple(i for i, column in enumerate(self.states) if column.static)
+
+    def choices(self) -> list[dict[str, Any]]:
+        """Every action of a finite space in the user's own words: a value for each action column of the table."""
+        if not isinstance(self.actions, Discrete):
+            raise CounterpointError("a continuous action space has no list of actions; cut the doses into Bins")
+        if not self.doses:
+            return [dict(zip(self.action_names, values, strict=True)) for values in self.actions.values]
+        return [self._choice(index) for index in range(self.actions.count)]
+
+    def _choice(self, index: int) -> dict[str, Any]:
+        said: dict[str, Any] = {}
+        for column in reversed(self.doses):
+            index, code = divmod(index, column.count)
+            said[column.name] = column.says(code)
+        return dict(reversed(said.items()))
+
+    def labels(self) -> list[str]:
+        """Every action in a word or two."""
+        return [", ".join(_said(*item, alone=len(choice) == 1) for item in choice.items()) for choice in self.choices()]
+
+
+def _said(name: str, value: Any, alone: bool) -> str:
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return text if alone else f"{name} {text}"
+
+
+def numbered(what: str, count: int) -> tuple[str, ...]:
+    return tuple(f"{what}_{i}" for i in range(count))
+
+
+def agree(mine: Schema, other: Schema, me: str = "model", they: str = "table") -> None:
+    """Raise one line where two things that meet speak of different columns, units or actions."""
+    agree_on_states(mine.states, other.states, me, they)
+    agree_on_actions(mine.actions, other.actions, me, they)
+    require(
+        mine.action_names == other.action_names or _unnamed(mine.action_names) or _unnamed(other.action_names),
+        f"the action columns of the {me} are {listed(mine.action_names)} and those of the {they}"
+        f" {listed(other.action_names)}; use one log for both",
+    )
+
+
+def agree_on_states(mine: Sequence[Column], other: Sequence[Column], me: str, they: str) -> None:
+    names, others = [column.name for column in mine], [column.name for column in other]
+    if names != others:
+        why = "in another order" if sorted(names) == sorted(others) else f"{listed(others)}"
+        raise CounterpointError(
+            f"the state columns of the {me} are {listed(names)}, those of the {they} {why};"
+            f" load the table with the columns of the {me}, in their order"
+        )
+    for one, two in zip(mine, other, strict=True):
+        require(
+            one.levels == two.levels,
+            f"column '{one.name}' has {_levels(one)} in the {me} and {_levels(two)} in the {they}; declare it alike",
+        )
+        require(
+            one.unit == two.unit or not one.unit or not two.unit,
+            f"column '{one.name}' is in {one.unit} in the {me} and in {two.unit} in the {they}; convert one of them",
+        )
+
+
+def agree_on_actions(mine: ActionSpace, other: ActionSpace, me: str, they: str) -> None:
+    require(
+        same_space(mine, other),
+        f"the actions of the {me} are {describe(mine)} and those of the {they} {describe(other)}; use the same actions",
+    )
+
+
+def listed(names: Sequence[str], most: int = 8) -> str:
+    return ", ".join(map(str, names[:most])) + (", …" if len(names) > most else "")
+
+
+def _levels(column: Column) -> str:
+    return f"the levels {listed(column.levels)}" if column.levels else "numbers"
+
+
+def _unnamed(names: tuple[str, ...]) -> bool:
+    """Rows that never were a user's table number their actions."""
+    return names == numbered("action", len(names))

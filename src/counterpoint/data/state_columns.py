@@ -1,0 +1,56 @@
+"""The state columns of a user's table: numbers as they are, categories as codes."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from counterpoint.data.columns import CheckedColumns
+from counterpoint.data.schema import Column, Schema
+from counterpoint.errors import CounterpointError
+
+if TYPE_CHECKING:
+    from counterpoint.data.reader import Reader
+
+MOST_LEVELS = 50
+"""A text column with more levels than this is an id or free text."""
+BINARY = ("0", "1")
+
+
+def read_states(columns: CheckedColumns, how: "Reader", like: Schema | None = None) -> tuple[np.ndarray, list[Column]]:
+    """The columns side by side in the table's own order, NaN where a value is missing, and what each is."""
+    if like is not None:
+        known = [column for column in like.states if not column.mask_of]
+    else:
+        declared, units = dict(how.categorical), dict(how.units)
+        known = [_column(columns, name, declared, how.numeric, units.get(name, "")) for name in how.state]
+    return np.column_stack([encoded(columns, column) for column in known]), known
+
+
+def encoded(columns: CheckedColumns, column: Column) -> np.ndarray:
+    """One column as numbers: as they are, or the places of its levels."""
+    if not column.levels:
+        return columns.measured(column.name)
+    return columns.coded(column.name, list(column.levels))
+
+
+def _column(
+    columns: CheckedColumns, name: str, declared: dict[str, tuple[str, ...]], numeric: tuple[str, ...], unit: str
+) -> Column:
+    """What a column is: as declared; else text and 0/1 are categories, and other numbers are numbers."""
+    if name in numeric:
+        return Column(name, (), unit)
+    if declared.get(name):
+        return Column(name, declared[name], unit)
+    if name in declared or columns.holds_labels(name):
+        return Column(name, _levels(columns, name), unit)
+    values = columns.measured(name)
+    known = np.unique(values[~np.isnan(values)])
+    return Column(name, BINARY if known.tolist() == [0.0, 1.0] else (), unit)
+
+
+def _levels(columns: CheckedColumns, name: str) -> tuple[str, ...]:
+    levels = columns.categories(name) or columns.codes(name, columns.present(name))[1]
+    if not 2 <= len(levels) <= MOST_LEVELS:
+        what = "one level only" if len(levels) < 2 else f"{len(levels)} levels, too many for categories"
+        raise CounterpointError(f"state column '{name}' has {what}; drop it, or encode it as numbers")
+    return tuple(levels)
