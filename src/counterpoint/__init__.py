@@ -54,7 +54,7 @@ __all__ = [
     "Gaussian", "GaussianDynamics", "General", "HIVResponse", "Job", "KnownSCM", "Likelihood", "Mixed", "Mixture",
     "MixtureDynamics", "ModelSimulator", "Monitor", "Origin", "Outcome", "Own", "Planner", "Policy", "PolicyLearner",
     "Pool", "Reader", "Rollout", "Rollouts", "Run", "SCMEnv", "Schedule", "Schema", "SkewedSpline", "Spline", "Task",
-    "TaskSimulator", "Transitions", "Tumour", "TumourResponse", "Ward", "check", "concatenate", "evaluate", "from_dataframe", "load",
-    "location_scale", "paper_arms", "random_policy", "read", "simulate", "trial_subset", "write",
+    "TaskSimulator", "Transitions", "Tumour", "TumourResponse", "Ward", "check", "concatenate", "evaluate",
+    "from_dataframe", "load", "location_scale", "paper_arms", "random_policy", "read", "simulate", "trial_subset", "write",
 ]  # fmt: skip
 """Also the classes that a saved artifact may name: what is exported here loads back."""

@@ -190,8 +190,7 @@ def _chosen(question: Any, schema: Schema, what: str) -> Asked:
     is_frame = not isinstance(question, Tensor | np.ndarray | list | tuple | int | float | np.number)
     if is_frame and schema.doses:
         return _by_doses(question, schema)
-    labels = isinstance(question, list | tuple | np.ndarray) and len(question) and isinstance(question[0], str)
-    if labels:
+    if isinstance(question, list | tuple | np.ndarray) and len(question) and isinstance(question[0], str):
         return Asked(_by_label(list(question), schema), lambda x, _: x.tolist())
     asked = _numbers(question, columns, what)
     flat = asked.values.shape[0] == 1 != asked.values.shape[1] and schema.actions.width == 1

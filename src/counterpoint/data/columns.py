@@ -182,11 +182,11 @@ class CheckedColumns:
 
     def present(self, name: str) -> np.ndarray:
         """Which rows have a value."""
-        import pyarrow as pa
+        from pyarrow import compute
 
         column = self.arrow(name)
         known = ~column.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
-        blank = pa.compute.equal(column, "").fill_null(False) if _is_text(column.type) else None
+        blank = compute.equal(column, "").fill_null(False) if _is_text(column.type) else None
         return known if blank is None else known & ~blank.to_numpy(zero_copy_only=False)
 
     def coded(self, name: str, levels: list[str]) -> np.ndarray:

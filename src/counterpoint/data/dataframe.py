@@ -42,7 +42,7 @@ def from_dataframe(
     seed: int = 0,
     like: Schema | None = None,
 ) -> Transitions:
-    """Transitions from a pandas or polars DataFrame or the path of a CSV, TSV or Parquet file, a row a subject and time.
+    """Transitions from a pandas or polars DataFrame or the path of a CSV or Parquet file, a row a subject and time.
 
     Rows are sorted by subject (then `episode`) and time and numbered 0, 1, 2, … within the episode. A row whose `done`
     is true ends its episode with an outcome (terminated; several columns, as `["died", "discharged"]`, tell several

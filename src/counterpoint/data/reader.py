@@ -168,7 +168,7 @@ class Reader:
         unlike = (lost < low - (high - low)) | (lost > high + (high - low))
         require(
             not unlike.any(),
-            f"last='truncate' would drop the last row of {len(lost)} episodes, and {unlike.sum()} of them carry a reward"
+            f"last='truncate' would drop the last row of {len(lost)} episodes; {unlike.sum()} of them carry a reward"
             f" in '{self.reward}' unlike all others, perhaps an outcome; mark those rows in done, or choose"
             " last='terminal' to keep them or 'drop' to lose them",
         )
@@ -192,9 +192,7 @@ def _check_types(reader: Reader) -> None:
         if each.type in (str, "str") and not isinstance(value, str):
             raise CounterpointError(f"{each.name}={value!r} is not text; name a column")
         if each.type in (tuple[str, ...], "tuple[str, ...]") and not all(isinstance(item, str) for item in value):
-            raise CounterpointError(
-                f"{each.name}={value!r} is not a list of text; name columns as they are in the table"
-            )
+            raise CounterpointError(f"{each.name}={value!r} is not a list of text; name columns as the table does")
     for name in ("subject", "time", "reward"):
         require(getattr(reader, name) != "", f"no {name} column was named; pass {name}='…'")
     require(isinstance(reader.carry_forward, int | float), f"carry_forward={reader.carry_forward!r} is not a number")

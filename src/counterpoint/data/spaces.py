@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -150,7 +151,7 @@ def _check_values(values: tuple[tuple[float, ...], ...]) -> None:
     wrong = [row for row in rows if not all(math.isfinite(x) and abs(x) < LARGEST for x in row)]
     require(not wrong, f"action {wrong[:1]} of Discrete is not finite; give finite numbers")
     ranked = sorted(rows)
-    close = [a for a, b in zip(ranked, ranked[1:], strict=False) if _alike(a, b)]
+    close = [a for a, b in pairwise(ranked) if _alike(a, b)]
     require(not close, f"action {close[:1]} stands in Discrete twice, or too close to another; name each once")
 
 

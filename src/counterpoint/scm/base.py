@@ -85,7 +85,7 @@ class StructuralCausalModel(Model):
     def counterfactual(self, rows: Transitions, action: Any, theta: Theta = NO_THETA) -> Any:
         """What would have followed in each row, had `action` been taken: one for each row, or one for all of them.
 
-        A tensor or an array of actions gives next states in kind; a DataFrame with the table's action columns gives one.
+        A tensor or an array of actions gives next states in kind, a DataFrame with the table's action columns likewise.
         """
         self._check(rows)
         asked = ask_actions(action, self.schema, len(rows))

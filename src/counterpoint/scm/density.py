@@ -115,9 +115,7 @@ class DensitySCM(SCMRecipe):
         """The same for a state some of whose columns are categories, or never change."""
         from counterpoint.scm.mixed import Mixed  # Here, because mixed states are built on this file.
 
-        require(
-            not self.order, "an order of the columns is for states of numbers; this one has categories or static ones"
-        )
+        require(not self.order, "an order is for states of numbers; this one has categories or static columns")
         settings = (self.law, schema.static, self.ensemble, self.hidden, self.likelihood, self.variation_penalty)
         return Mixed(schema.categories, *settings)
 
