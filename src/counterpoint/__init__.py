@@ -18,10 +18,11 @@ from counterpoint.evaluation.true_return import evaluate
 from counterpoint.library import load
 from counterpoint.methods.arms import paper_arms
 from counterpoint.methods.general import General
+from counterpoint.methods.recommendation import recommend
 from counterpoint.nets.laws import Gaussian, Mixture, SkewedSpline, Spline
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Monitor, Schedule
-from counterpoint.policies.base import Policy, PolicyLearner
+from counterpoint.policies.base import Policy, PolicyLearner, Verdict
 from counterpoint.policies.bcq import BCQ
 from counterpoint.policies.d3qn import D3QN
 from counterpoint.policies.pets import PETS, Planner
@@ -54,7 +55,8 @@ __all__ = [
     "Gaussian", "GaussianDynamics", "General", "HIVResponse", "Job", "KnownSCM", "Likelihood", "Mixed", "Mixture",
     "MixtureDynamics", "ModelSimulator", "Monitor", "Origin", "Outcome", "Own", "Planner", "Policy", "PolicyLearner",
     "Pool", "Reader", "Rollout", "Rollouts", "Run", "SCMEnv", "Schedule", "Schema", "SkewedSpline", "Spline", "Task",
-    "TaskSimulator", "Transitions", "Tumour", "TumourResponse", "Ward", "check", "concatenate", "evaluate",
-    "from_dataframe", "load", "location_scale", "paper_arms", "random_policy", "read", "simulate", "trial_subset", "write",
+    "TaskSimulator", "Transitions", "Tumour", "TumourResponse", "Verdict", "Ward", "check", "concatenate", "evaluate",
+    "from_dataframe", "load", "location_scale", "paper_arms", "random_policy", "read", "recommend", "simulate",
+    "trial_subset", "write",
 ]  # fmt: skip
 """Also the classes that a saved artifact may name: what is exported here loads back."""

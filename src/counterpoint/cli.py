@@ -1,5 +1,6 @@
 """The command line: one subcommand a job; an error is one line and exit code 2."""
 
+import re
 import sys
 from typing import Annotated
 
@@ -12,10 +13,13 @@ from counterpoint.commands.check_scm import CheckScm
 from counterpoint.commands.demo import Demo
 from counterpoint.commands.evaluate import Evaluate
 from counterpoint.commands.fit import Fit
+from counterpoint.commands.recommend import Recommend
 from counterpoint.commands.reproduce import Reproduce
+from counterpoint.commands.run import RunStudy
 from counterpoint.commands.simulate import Simulate
 from counterpoint.commands.train import Train
 from counterpoint.errors import CounterpointError
+from counterpoint.version import VERSION
 
 Command = (
     Annotated[Simulate, tyro.conf.subcommand("simulate")]
@@ -24,6 +28,8 @@ Command = (
     | Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
     | Annotated[CheckScm, tyro.conf.subcommand("check-scm")]
+    | Annotated[Recommend, tyro.conf.subcommand("recommend")]
+    | Annotated[RunStudy, tyro.conf.subcommand("run")]
     | Annotated[Demo, tyro.conf.subcommand("demo")]
     | Annotated[Bench, tyro.conf.subcommand("bench")]
     | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
@@ -31,18 +37,21 @@ Command = (
 
 DESCRIPTION = """Counterfactual data augmentation and policy learning from logged decisions.
 
-Start with `counterpoint demo`. Step by step: simulate (or bring a table), fit, augment, train, evaluate, each with the
-same --run folder. `counterpoint COMMAND --help` explains a command."""
+Start with `counterpoint demo`. With a table of your own: fit, check-scm, augment, train, recommend, each with the
+same --run folder, or all of it with `counterpoint run`. `counterpoint COMMAND --help` explains a command."""
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run one command; two threads that fight for a core are far slower than one, so one thread is used."""
     torch.set_num_threads(1)
+    if (sys.argv[1:] if arguments is None else arguments) == ["--version"]:
+        print(f"counterpoint {VERSION}")
+        return
     command = tyro.cli(Command, prog="counterpoint", description=DESCRIPTION, args=arguments)
     try:
         command.execute()
     except CounterpointError as error:
-        print(f"counterpoint: {error}", file=sys.stderr)
+        print(f"counterpoint: {in_flags(str(error))}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:
         print(f"counterpoint: {error.filename or 'a file'}: {error.strerror or error}; check the path", file=sys.stderr)
@@ -51,3 +60,9 @@ def main(arguments: list[str] | None = None) -> None:
         how = "the same command with --resume" if hasattr(command, "saving") else "the same command"
         print(f"counterpoint: stopped; {how} goes on", file=sys.stderr)
         sys.exit(130)
+
+
+def in_flags(message: str) -> str:
+    """A message with the flags of the command line in place of Python's arguments: last='drop' is --last drop."""
+    named = re.sub(r"\b([a-z][a-z_]*)=(?=['\[(\d…])", lambda found: f"--{found[1].replace('_', '-')} ", message)
+    return re.sub(r"(--[a-z-]+) '([^' ]*)'", r"\1 \2", named)

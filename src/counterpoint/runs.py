@@ -23,11 +23,12 @@ from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError
 from counterpoint.library import known, load_kind
 from counterpoint.model import Model
-from counterpoint.policies.base import Policy
+from counterpoint.policies.base import Policy, Verdict
 from counterpoint.scm.base import StructuralCausalModel
 from counterpoint.tasks.base import Task
 
 RECORD, FORMAT = "run.json", "counterpoint-run/1"
+NO_MODEL = "it was learned without the run's model, so no check of a model speaks for it."
 
 
 @dataclass(frozen=True)
@@ -180,6 +181,17 @@ class Run:
     @property
     def policy(self) -> Policy:
         return load_kind(self._use("policy"), Policy, "a policy", *self.classes)
+
+    @property
+    def verdict(self) -> Verdict:
+        """What is known of the model behind the run's policy."""
+        made_from = self._record().get("policy", {}).get("made_from")
+        if made_from is not None and "scm" not in made_from and self.has("policy"):
+            return Verdict("not checked", (NO_MODEL,))
+        if not self.has("check"):
+            return Verdict("not checked", ("run check-scm to learn whether the model can be trusted.",))
+        found = read_json(self._use("check"), f"run {PARTS['check'].command} again")
+        return Verdict(found["trust"], tuple(found["reasons"]))
 
     def keep_task(self, task: Task) -> None:
         """A learned task as an artifact, a simulator as its recipe."""

@@ -2,22 +2,24 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from counterpoint.data.dataframe import from_dataframe
+from counterpoint.commands.console import say
+from counterpoint.data.doses import Bins
+from counterpoint.data.missing import Method
+from counterpoint.data.reader import Gaps, Last, Outcome, Reader
 from counterpoint.data.storage import read
 from counterpoint.data.transitions import Transitions
-from counterpoint.errors import CounterpointError
+from counterpoint.errors import CounterpointError, require
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Names of the columns of your own CSV or Parquet table; not needed for tables that counterpoint wrote."""
+    """What is in your own CSV, TSV or Parquet table; not needed for tables that counterpoint wrote."""
 
     subject: str = ""
     """Column that says whose row it is."""
     time: str = ""
-    """Column that orders the rows of a subject."""
+    """Column that orders the rows of a subject: numbers, or dates."""
     state: tuple[str, ...] = ()
     """Columns of the state."""
     action: tuple[str, ...] = ()
@@ -26,25 +28,81 @@ class Columns:
     """Column of the reward."""
     done: tuple[str, ...] = ()
     """Column that is true where an episode ends with an outcome; several, such as died discharged, are told apart."""
-    last: Literal["truncate", "terminal", "drop"] | None = None
-    """What a subject's last row means where `done` does not say."""
+    outcome: Outcome | None = None
+    """How to read --done where a flag is repeated on all rows of a subject."""
+    truncated: str = ""
+    """Column that is true where the record stops without an outcome."""
+    episode: str = ""
+    """Column that tells a subject's episodes apart."""
+    next_state: tuple[str, ...] = ()
+    """Columns of the next state, where the table carries them."""
+    last: Last | None = None
+    """What a subject's last row means where --done does not say."""
+    step: str = ""
+    """Time between two rows, as 1 or 4h; the commonest where it is not given."""
+    gaps: Gaps | None = None
+    """What to do where rows are missing: stop the episode there (cut), or take the rows as consecutive (bridge)."""
+    categorical: tuple[str, ...] = ()
+    """State columns that hold categories: NAME, or NAME=level,level in their order. Text and 0/1 are, unasked."""
+    numeric: tuple[str, ...] = ()
+    """State columns of 0 and 1 that are amounts all the same."""
+    units: tuple[str, ...] = ()
+    """Units of columns, as lactate=mmol/L."""
+    missing: Method = "refuse"
+    """What stands for a missing value of the state, learned from the training subjects."""
+    carry_forward: float = 0.0
+    """Steps for which the last value seen stands in first."""
+    masks: tuple[str, ...] = ()
+    """State columns that get a column of 0 and 1 beside them which says what was missing."""
+    bins: tuple[str, ...] = ()
+    """Cut doses: 5 (bins for every dose column), COLUMN=5, or COLUMN=0.1,0.5,1 (where to cut)."""
+    labels: tuple[str, ...] = ()
+    """The treatments of a text column in their order; the sorted ones where they are not given."""
+    encoding: str = "utf-8"
+    """Encoding of a text file, as latin-1."""
 
-    def read(self, path: Path) -> Transitions:
-        """The table as transitions."""
+    def read(self, path: Path, held_out: float, seed: int) -> Transitions:
+        """The table as transitions; what was done to it is said."""
         if not self.subject:
             return read(path)
         missing = [name for name in ("time", "state", "action", "reward") if not getattr(self, name)]
-        if missing:
-            raise CounterpointError(
-                f"--{missing[0]} is missing; name the columns of '{path}' for subject, time, state, action and reward"
-            )
-        return from_dataframe(
-            path,
-            subject=self.subject,
-            time=self.time,
-            state=self.state,
-            action=self.action,
-            reward=self.reward,
-            done=self.done,
-            last=self.last,
+        require(
+            not missing,
+            f"--{missing[0] if missing else ''} is missing; name the columns of '{path}' for subject, time, state,"
+            " action and reward",
         )
+        rows, notes = self.reader().read(path, held_out, seed)
+        for note in notes:
+            say(f"note: {note}")
+        return rows
+
+    def reader(self) -> Reader:
+        """The same choices as a recipe."""
+        plain = {
+            name: getattr(self, name)
+            for name in ("subject", "time", "state", "action", "reward", "done", "outcome", "truncated", "episode",
+                         "next_state", "last", "step", "gaps", "numeric", "missing", "carry_forward", "masks", "labels",
+                         "encoding")
+        }  # fmt: skip
+        categories = tuple(
+            (name, tuple(levels.split(",")) if levels else ()) for name, levels in _pairs(self.categorical)
+        )
+        units = tuple(_pairs(self.units))
+        return Reader(**plain, categorical=categories, units=units, bins=tuple(map(_bins, self.bins)))
+
+
+def _pairs(words: tuple[str, ...]) -> list[tuple[str, str]]:
+    """NAME=rest, the rest empty where there is none."""
+    return [(name, rest) for name, _, rest in (word.partition("=") for word in words)]
+
+
+def _bins(word: str) -> Bins:
+    column, _, rest = word.rpartition("=")
+    try:
+        numbers = [float(part) for part in rest.split(",")]
+    except ValueError:
+        raise CounterpointError(f"--bins {word} is not understood; give 5, COLUMN=5 or COLUMN=0.1,0.5") from None
+    if len(numbers) == 1 and numbers[0] == int(numbers[0]) and "." not in rest:
+        return Bins(column, int(numbers[0]))
+    require(column != "", f"--bins {word} gives cuts but no column; write COLUMN={rest}")
+    return Bins(column, cuts=tuple(numbers))

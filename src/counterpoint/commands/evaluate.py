@@ -36,4 +36,5 @@ class Evaluate:
         run.keep("evaluation", lambda path: write_csv(rows, path), ["policy", "task"])
         mean = sum(returns) / len(returns)
         show([{"trials": len(returns), "mean": mean, "lowest": min(returns), "highest": max(returns)}], "return")
+        say(str(run.verdict))
         say(f"each trial in {run.path('evaluation')}")

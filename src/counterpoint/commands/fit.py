@@ -46,9 +46,10 @@ class Fit:
 
     def execute(self) -> None:
         run = Run(self.run)
-        table = self.columns.read(self.data) if self.data is not None else run.data
+        asked = HELD_OUT if self.held_out is None else self.held_out
+        table = self.columns.read(self.data, asked, self.seed) if self.data is not None else run.data
         new = self.data is not None and not (run.has("split") and table.fingerprint == run.data.fingerprint)
-        share = HELD_OUT if new and self.held_out is None else self.held_out
+        share = asked if new else self.held_out
         if not new:
             run.agree(self.held_out)
         data = table.split(share or 0.0, self.seed)[0] if new else run.training

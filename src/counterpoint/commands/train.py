@@ -6,15 +6,16 @@ from typing import Literal
 
 import tyro
 
+from counterpoint.commands.check_scm import examine
 from counterpoint.commands.console import Saving, say, watching
 from counterpoint.data.jobs import Job
 from counterpoint.errors import require
 from counterpoint.methods.arms import named_arms
 from counterpoint.methods.general import LEARNER, General
 from counterpoint.nets.training import Monitor
-from counterpoint.policies.base import Policy
+from counterpoint.policies.base import Policy, Verdict
 from counterpoint.policies.d3qn import D3QN
-from counterpoint.runs import Run
+from counterpoint.runs import NO_MODEL, Run
 
 Method = Literal["ctrl-g", "ctrl-g-bicogan", "base-d", "base-s", "base-m", "d3qn", "bcq", "pets", "steve", "mve"]
 OWN = "ctrl-g"
@@ -45,10 +46,14 @@ class Train:
         parents += ["scm", "augmented"] if self.method == OWN else []
         for part in parents:
             run.fingerprint(part)
+        if self.method == OWN and not run.has("check"):
+            examine(run)
         with watching(self.run, self.saving) as monitor:
             policy = self._learn(run, monitor)
-        run.keep("policy", policy.save, parents)
+        verdict = run.verdict if self.method == OWN else Verdict("not checked", (NO_MODEL,))
+        run.keep("policy", policy.judged(verdict).save, parents)
         say(f"{self.method} learned on {len(run.training)} logged rows, policy in {run.path('policy')}")
+        say(str(verdict))
 
     def _learn(self, run: Run, monitor: Monitor) -> Policy:
         if self.method != OWN:

@@ -93,6 +93,14 @@ class CheckedColumns:
     def holds_labels(self, name: str) -> bool:
         return _is_text(self.arrow(name).type) or self.categories(name) is not None
 
+    def holds_stray_text(self, name: str) -> bool:
+        """Whether the column is text though at least half of what it holds are numbers."""
+        column = self.arrow(name)
+        if not _is_text(column.type):
+            return False
+        labels = [label for label in column.unique().to_pylist() if label]
+        return 2 * sum(map(_is_number, labels)) >= max(len(labels), 1)
+
     def categories(self, name: str) -> list[str] | None:
         """The categories of a pandas or polars categorical in their order, where the order is meant."""
         import narwhals as nw
@@ -186,8 +194,10 @@ class CheckedColumns:
 
         column = self.arrow(name)
         known = ~column.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
-        blank = compute.equal(column, "").fill_null(False) if _is_text(column.type) else None
-        return known if blank is None else known & ~blank.to_numpy(zero_copy_only=False)
+        if not _is_text(column.type):
+            return known
+        length = compute.call_function("utf8_length", [column]).fill_null(0)
+        return known & (length.to_numpy(zero_copy_only=False) > 0)
 
     def coded(self, name: str, levels: list[str]) -> np.ndarray:
         """Each row's place among the levels, NaN where a value is missing."""
@@ -234,6 +244,14 @@ def _dates(name: str, column: "pa.Array") -> "pa.Array":
     raise CounterpointError(
         f"column '{name}' holds text that is no date; write 2024-01-31 13:00 or 01/31/2024 13:00, or use numbers"
     )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_text(kind: "pa.DataType") -> bool:

@@ -37,6 +37,8 @@ class Layout:
     step: np.ndarray
     elapsed: np.ndarray
     """Steps since the subject's row before, as the clock has it; 0 for a subject's first row."""
+    length: str
+    """The length of a step, as `step` takes it."""
     left_out: np.ndarray
     """Last rows that are left out because the user says the record stops there."""
     notes: list[str] = field(default_factory=list)
@@ -73,7 +75,7 @@ def lay_out(columns: CheckedColumns, how: "Reader") -> Layout:
     moment, shift = columns.times(how.time), not how.next_state
     order, opens = _sorted(columns, codes, moment, how)
     outcome, stopped = _marks(columns, order, codes[order], how)
-    elapsed, jumps, notes = _gaps(moment, order, codes[order], opens, how, shift)
+    elapsed, jumps, length, notes = _gaps(moment, order, codes[order], opens, how, shift)
     start = opens | jumps | np.r_[True, ((outcome >= 0) | stopped)[:-1]]
     end = np.r_[start[1:], True]
     unmarked = end & (outcome < 0) & ~stopped
@@ -92,7 +94,7 @@ def lay_out(columns: CheckedColumns, how: "Reader") -> Layout:
     number = np.cumsum(start) - 1
     step = np.arange(len(order)) - np.flatnonzero(start)[number]
     notes += _vanished(codes[order], keep)
-    whose = (codes[order], names, number, step, elapsed)
+    whose = (codes[order], names, number, step, elapsed, length)
     return Layout(order, keep, end, outcome, outcomes, marked, *whose, left_out, notes)
 
 
@@ -142,25 +144,32 @@ def _ends(name: str, flag: np.ndarray, subject: np.ndarray, how: "Reader") -> np
 
 def _gaps(
     moment: Times, order: np.ndarray, subject: np.ndarray, opens: np.ndarray, how: "Reader", shift: bool
-) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """Steps since the row before, where a step is missing, and what was done about it."""
+) -> tuple[np.ndarray, np.ndarray, str, list[str]]:
+    """Steps since the row before, where a step is missing, how long one is, and what was done about it."""
     apart = np.diff(moment.values[order], prepend=moment.values[order][:1]).astype(float)
     inside, none = ~opens, np.zeros(len(order), dtype=bool)
     if not inside.any():
-        return none.astype(float), none, []
+        return none.astype(float), none, how.step, []
     length = _step(apart[inside], moment, how)
+    step = _said(length, moment)
     elapsed = np.where(changes(subject), 0.0, apart / length)
     jumps = inside & (np.abs(elapsed - 1) > REGULAR) & shift
     if not jumps.any():
-        return elapsed, none, []
-    what = f"{jumps.sum()} of {inside.sum()} pairs of rows are not one step of {_said(length, moment)} apart"
+        return elapsed, none, step, []
+    what = f"{jumps.sum()} of {inside.sum()} pairs of rows are not one step of {step} apart"
     if how.gaps is None:
         raise CounterpointError(
             f"{what} in column '{how.time}'; choose gaps='cut' (an episode stops there) or 'bridge' (take them as"
             " consecutive), or give the step"
         )
     done = "were cut: an episode stops there" if how.gaps == "cut" else "are taken as consecutive"
-    return elapsed, jumps if how.gaps == "cut" else none, [f"{what} and {done}"]
+    return elapsed, jumps if how.gaps == "cut" else none, step, [f"{what} and {done}"]
+
+
+def elapsed_steps(moment: Times, order: np.ndarray, subject: np.ndarray, step: str) -> np.ndarray:
+    """Steps of a known length since the subject's row before; 0 for its first."""
+    apart = np.diff(moment.values[order], prepend=moment.values[order][:1]).astype(float)
+    return np.where(changes(subject), 0.0, apart / _given_step(step, moment)) if step else np.zeros(len(order))
 
 
 def _step(apart: np.ndarray, moment: Times, how: "Reader") -> float:

@@ -111,7 +111,8 @@ class Reader:
         if like is None:
             learned = missing or any(column.cuts for column in action.columns)
             states = _static(states, values, following, layout.keep)
-            meaning = (tuple(states), action.space, action.names, action.columns, self)
+            reader = replace(self, step=layout.length)
+            meaning = (tuple(states), action.space, action.names, action.columns, reader)
             like = Schema(*meaning, learned_with=(held_out, seed) if learned else None)
         rows = Transitions.logged(
             state=_single(values[layout.keep]),

@@ -41,6 +41,8 @@ def _column(
         return Column(name, (), unit)
     if declared.get(name):
         return Column(name, declared[name], unit)
+    if name not in declared and columns.holds_stray_text(name):
+        columns.measured(name)  # Says which row is not a number.
     if name in declared or columns.holds_labels(name):
         return Column(name, _levels(columns, name), unit)
     values = columns.measured(name)

@@ -7,10 +7,14 @@ checkpoint is scored by may draw its own noise on the device.)
 
 import json
 import math
+import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Literal
 
 import torch
@@ -113,10 +117,32 @@ def train(learner: Learner, schedule: Schedule, seeds: Sequence[int], identity: 
     """
     run = _Run(learner, schedule, seeds, identity, monitor)
     run.restore()
-    with flushing_denormals():
+    with flushing_denormals(), postponing_interrupts() as interrupted:
         while not run.finished:
             run.chunk()
+            if interrupted.is_set():
+                run.save()
+                raise KeyboardInterrupt
     return run.finish()
+
+
+@contextmanager
+def postponing_interrupts() -> Iterator[threading.Event]:
+    """Ctrl-C sets the event, so that a run can be saved between two updates; a second one stops at once."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+
+    def postpone(number: int, frame: FrameType | None) -> None:
+        asked.set()
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, postpone)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class _Run:

@@ -2,29 +2,45 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from counterpoint.artifacts import Artifact
+from counterpoint.artifacts import Artifact, Saved, decode, encode
 from counterpoint.data.asking import ask
 from counterpoint.data.jobs import NO_THETA, Job
 from counterpoint.data.shapes import Action, State, Theta
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
-from counterpoint.errors import CounterpointError
+from counterpoint.errors import CounterpointError, require
 from counterpoint.nets.training import Monitor
 from counterpoint.simulation.rollout import Actor
 from counterpoint.tasks.base import Task, check_task
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is known of the model behind a policy; it goes wherever the policy goes."""
+
+    trust: Literal["yes", "with care", "no", "not checked"] = "not checked"
+    reasons: tuple[str, ...] = ()
+    """Why not simply yes."""
+
+    def __str__(self) -> str:
+        because = f", because: {' '.join(self.reasons)}" if self.reasons else ""
+        return f"Trust in the model behind this policy: {self.trust}{because}"
 
 
 class Policy(nn.Module, Artifact, ABC):
     """What a learner returns. `act` is a pure function of the state and the subject's factor."""
 
     kind: ClassVar[str] = "policy"
+    verdict: Verdict = Verdict()
+    """What `check` said of the model behind it."""
 
     @abstractmethod
     def actor(self) -> Actor:
@@ -38,6 +54,15 @@ class Policy(nn.Module, Artifact, ABC):
     @property
     def device(self) -> torch.device:
         return next(self.parameters()).device
+
+    def extras(self) -> dict[str, Any]:
+        return {"verdict": encode(self.verdict)}
+
+    def judged(self, verdict: Verdict) -> "Policy":
+        """The same policy with what is known of the model behind it."""
+        policy = copy(self)
+        policy.verdict = verdict
+        return policy
 
     def act(self, state: Any, theta: Theta = NO_THETA) -> Any:
         """The action to take in each state, in kind: tensors and arrays give feature values, in their order of columns;
@@ -62,6 +87,13 @@ class Policy(nn.Module, Artifact, ABC):
     def __call__(self, state: State, random: torch.Generator) -> Action:
         """The form a simulator asks for; the generator is not needed."""
         return self._act(state, NO_THETA)
+
+
+def saved_verdict(saved: Saved) -> Verdict:
+    """The verdict that a policy was saved with."""
+    verdict = decode(saved.header["verdict"], {"Verdict": Verdict})
+    require(isinstance(verdict, Verdict), "the policy's verdict is damaged; train it again")
+    return verdict
 
 
 @dataclass(frozen=True)

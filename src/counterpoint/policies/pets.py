@@ -28,7 +28,7 @@ from counterpoint.dynamics.gaussian import GaussianDynamics
 from counterpoint.errors import require
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Monitor
-from counterpoint.policies.base import Learned, Policy, PolicyLearner, discrete
+from counterpoint.policies.base import Learned, Policy, PolicyLearner, discrete, saved_verdict
 from counterpoint.seeding import generator
 from counterpoint.simulation.models import ModelSimulator
 from counterpoint.simulation.rollout import Actor, Noise, Rollout, on_device
@@ -221,7 +221,9 @@ class PETS(PolicyLearner):
 
     def rebuild(self, saved: Saved) -> "PETSPolicy":
         """The policy back from its artifact, with the model and the task it plans in."""
-        return PETSPolicy(self, saved.parts["model"], saved.parts["task"])
+        policy = PETSPolicy(self, saved.parts["model"], saved.parts["task"])
+        policy.verdict = saved_verdict(saved)
+        return policy
 
 
 @final

@@ -16,7 +16,7 @@ from counterpoint.data.spaces import Discrete
 from counterpoint.nets.dueling import DuelingQ
 from counterpoint.nets.stacked import stack, unstack, with_weights
 from counterpoint.nets.training import Trained
-from counterpoint.policies.base import Learned, Policy
+from counterpoint.policies.base import Learned, Policy, saved_verdict
 from counterpoint.simulation.rollout import Actor
 
 
@@ -86,7 +86,9 @@ def _policy(recipe: Any, weights: dict[str, Tensor], job: Job, actions: Discrete
 def saved_q_policy(recipe: Any, saved: Saved) -> QPolicy:
     """The policy back from its artifact."""
     network = _network(recipe, saved.weights, saved.schema.actions)
-    return QPolicy(recipe, network, saved.schema, saved.origin)
+    policy = QPolicy(recipe, network, saved.schema, saved.origin)
+    policy.verdict = saved_verdict(saved)
+    return policy
 
 
 def _network(recipe: Any, weights: dict[str, Tensor], actions: Discrete) -> DuelingQ:

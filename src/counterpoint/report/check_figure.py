@@ -8,7 +8,7 @@ import numpy as np
 
 from counterpoint.report.style import BLACK, BLUE, GREEN, GREY, ORANGE, PALETTE, VERMILLION, canvas
 from counterpoint.scm.ambiguity import turned_noise
-from counterpoint.scm.checks import quantiles, report
+from counterpoint.scm.checks import Progress, quantiles, report, silent
 from counterpoint.scm.findings import Report, Sample
 from counterpoint.scm.support import support
 
@@ -20,9 +20,9 @@ SHOWN = 8
 """State columns that are drawn, at most."""
 
 
-def check_figure(sample: Sample, path: str | os.PathLike[str]) -> Report:
+def check_figure(sample: Sample, path: str | os.PathLike[str], progress: Progress = silent) -> Report:
     """Run the checks on `sample` (from `scm.findings.draw`), draw them into a PNG at `path`, and return the report."""
-    result = report(sample)
+    result = report(sample, progress)
     with canvas(path, 9.6, f"Can this model's counterfactuals be trusted?  {result.trust.capitalize()}") as figure:
         (top, bottom) = figure.subplots(2, 2, gridspec_kw={"hspace": 0.08})
         _calibration(top[0], sample, result)

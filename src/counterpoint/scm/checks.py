@@ -7,6 +7,7 @@ p-values hold for rows the model was not fitted on. On the fit's own rows they a
 noise look as it should: a failure there still counts, a pass says little, and the verdict says so.
 """
 
+from collections.abc import Callable
 from itertools import combinations
 
 import torch
@@ -43,16 +44,27 @@ DRAWS = 20
 """Fresh next states for each row that the energy score compares with the true one."""
 
 
+Progress = Callable[[str, int, int], None]
+"""Called as progress(stage, done, total)."""
+
+
+def silent(stage: str, done: int, total: int) -> None:
+    """Progress that nobody watches."""
+
+
 def check(model: StructuralCausalModel, rows: Transitions, seed: int = 0, theta: Theta = NO_THETA) -> Report:
     """Every check on at most 1,000 of `rows`, best rows held out from the fit; `theta` as the model was fitted with."""
     return report(draw(model, rows, seed, theta))
 
 
-def report(sample: Sample) -> Report:
+def report(sample: Sample, progress: Progress = silent) -> Report:
     """Every check on a drawn sample."""
     tested = (round_trip, monotone, independence, calibration, copula_invariance, better_than_mean)
-    findings = tuple(each(sample) for each in (*tested, supported, agreement, turning))
-    return Report(findings, len(sample.rows), sample.held_out, sample.model.state_names)
+    findings: list[Finding] = []
+    for each in (checks := (*tested, supported, agreement, turning)):
+        findings.append(each(sample))
+        progress("checks", len(findings), len(checks))
+    return Report(tuple(findings), len(sample.rows), sample.held_out, sample.model.state_names)
 
 
 def round_trip(sample: Sample) -> Finding:

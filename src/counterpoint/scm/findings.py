@@ -21,6 +21,8 @@ SAMPLE = 1000
 LOGGED = 20_000
 """Logged rows among which similar states are looked for."""
 
+OWN_ROWS = "Only the fit's own rows were checked, where a model looks better than it is; pass held-out rows."
+
 Trust = Literal["yes", "with care", "no"]
 
 
@@ -117,23 +119,25 @@ class Report:
     def __getitem__(self, name: str) -> Finding:
         return next(finding for finding in self.findings if finding.name == name)
 
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why not simply yes, the gravest first."""
+        failed = tuple(finding.sentence for finding in sorted(self.failed, key=lambda finding: not finding.grave))
+        return failed if self.held_out else (*failed, OWN_ROWS)
+
     def verdict(self) -> str:
         """A few sentences for a reader who knows the patients and not the mathematics."""
-        reasons = sorted(self.failed, key=lambda finding: not finding.grave)
         kind = "rows the model had not seen" if self.held_out else "the very rows the model was fitted on"
         lines = [f"Trust: {self.trust}{'.' if self.trust == 'yes' else ', because:'}"]
-        lines += [f"- {finding.sentence}" for finding in reasons]
-        if not self.held_out:
-            lines += [
-                "- Only the fit's own rows were checked, where a model looks better than it is; pass held-out rows."
-            ]
-        passed = len(self.findings) - len(reasons)
+        lines += [f"- {reason}" for reason in self.reasons]
+        passed = len(self.findings) - len(self.failed)
         return "\n".join([*lines, f"{passed} of {len(self.findings)} checks passed on {self.rows} {kind}."])
 
     def to_json(self) -> dict[str, Any]:
         """Plain numbers and words only."""
         return {
             "trust": self.trust,
+            "reasons": list(self.reasons),
             "verdict": self.verdict(),
             "rows": self.rows,
             "held_out": self.held_out,

@@ -3,16 +3,22 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
+from counterpoint.seeding import generator
 
 NEIGHBOURS = 50
 """Similar states that are asked which actions were taken there."""
 RARE = 0.99
 """A dose is outside the support where it is farther from its neighbours' doses than 99% of the doses really taken."""
+
+UNLIKE = 0.999
+"""A state is like none where it is farther from its neighbours than 99.9% of the logged states are from theirs."""
+MOST = 20_000
+"""Logged rows among which similar states are looked for."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,43 @@ class Support:
     def outside(self) -> float:
         """Share of alternative actions outside the support."""
         return float((self.alternative > self.limit).float().mean())
+
+
+class Similar:
+    """Which logged rows are like a state, and how far a state may be from all of them before it is like none."""
+
+    def __init__(self, logged: Transitions, neighbours: int = NEIGHBOURS, most: int = MOST, seed: int = 0) -> None:
+        from sklearn.neighbors import NearestNeighbors
+
+        real = (~logged.imagined).nonzero()[:, 0]
+        picked = real[torch.randperm(len(real), generator=generator(seed, "similar"))[:most].sort().values]
+        self.logged = logged[picked]
+        self.spread = spread_out(self.logged.state, logged.schema.categories)
+        self.scale = _scale(self.spread)
+        self.count = max(1, min(neighbours, len(self.logged) // 5))
+        self.found = NearestNeighbors(n_neighbors=self.count).fit((self.spread / self.scale).double().cpu().numpy())
+        apart = torch.from_numpy(self.found.kneighbors()[0]).mean(1)  # Of the rows themselves, each without itself.
+        self.limit = float(apart.quantile(UNLIKE))
+
+    def rows(self, state: Float[Tensor, "n s"]) -> tuple[Int[Tensor, "n k"], Bool[Tensor, " n"]]:
+        """The most similar rows' places in `logged`, and whether the state is like any row at all."""
+        asked = spread_out(state, self.logged.schema.categories) / self.scale
+        apart, found = self.found.kneighbors(asked.double().cpu().numpy())
+        return torch.from_numpy(found), torch.from_numpy(apart).mean(1) <= self.limit
+
+    def taken(self, state: Float[Tensor, "n s"], actions: int) -> tuple[Int[Tensor, "n actions"], Bool[Tensor, " n"]]:
+        """How many of the similar rows took each action of a finite space, and whether there are similar rows."""
+        rows, known = self.rows(state)
+        index = self.logged.action_index.cpu()[rows]
+        return torch.nn.functional.one_hot(index.clamp(min=0), actions).sum(1), known
+
+
+def spread_out(state: Float[Tensor, "n s"], categories: tuple[tuple[int, int], ...]) -> Float[Tensor, "n w"]:
+    """Categories as one column a level, so that no level is nearer to one than to another."""
+    coded = {column for column, _ in categories}
+    plain = [column for column in range(state.shape[1]) if column not in coded]
+    levels = [torch.nn.functional.one_hot(state[:, column].long(), count).to(state) for column, count in categories]
+    return torch.cat([state[:, plain], *levels], 1)
 
 
 def support(

@@ -1,0 +1,73 @@
+"""New subjects, read as the training table was: their last rows as states, with what was missing filled alike."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from counterpoint.data.asking import ask
+from counterpoint.data.columns import CheckedColumns, open_table
+from counterpoint.data.layout import changes, elapsed_steps
+from counterpoint.data.missing import filled
+from counterpoint.data.reader import Reader, carry
+from counterpoint.data.schema import Column, Schema
+from counterpoint.data.state_columns import encoded
+from counterpoint.errors import CounterpointError
+
+
+@dataclass(frozen=True)
+class Patients:
+    """Where each subject stands now."""
+
+    names: list[str]
+    state: Float[Tensor, "n s"]
+    filled: list[list[str]]
+    """The columns that were missing in each subject's last row, where an older or a usual value stands in."""
+
+
+def read_patients(table: Any, schema: Schema) -> Patients:
+    """Each subject's last row; a table without the subject's column is one subject a row."""
+    reader = schema.reader
+    if not isinstance(reader, Reader):
+        asked = ask(table, schema.states)
+        return Patients([str(i) for i in range(len(asked.values))], asked.values, [[] for _ in asked.values])
+    named = [column for column in schema.states if not column.mask_of]
+    columns = open_table(table, [c.name for c in named], (reader.subject, reader.episode), reader.encoding)
+    subject, names, order, elapsed = _in_order(columns, reader)
+    values = np.column_stack([encoded(columns, column) for column in named])[order]
+    missing = np.isnan(values)
+    whole = filled(named, carry(values, subject, elapsed, reader.carry_forward), order)
+    last = np.r_[changes(subject)[1:], True]
+    masks = [[column.name for column in named].index(column.mask_of) for column in schema.states if column.mask_of]
+    state = np.column_stack([whole, *missing[:, masks].T.astype(float)])[last]
+    return Patients(names, torch.from_numpy(state.astype(np.float32)), [_absent(named, row) for row in missing[last]])
+
+
+def _absent(columns: list[Column], missing: np.ndarray) -> list[str]:
+    return [column.name for column, absent in zip(columns, missing, strict=True) if absent]
+
+
+def _in_order(columns: CheckedColumns, reader: Reader) -> tuple[np.ndarray, list[str], np.ndarray, np.ndarray]:
+    """Whose each row is, the subjects' names, the order by subject and time, and the steps since the row before."""
+    there = set(columns.frame.columns)
+    if reader.subject not in there:
+        rows = np.arange(len(columns))
+        return rows, [str(i) for i in rows], rows, np.zeros(len(rows))
+    codes, names = columns.codes(reader.subject)
+    if reader.time not in there:
+        if len(names) < len(codes):
+            raise CounterpointError(
+                f"some subjects have several rows and there is no column '{reader.time}' to tell the last; add it"
+            )
+        return codes[np.argsort(codes)], names, np.argsort(codes), np.zeros(len(codes))
+    moment = columns.times(reader.time)
+    order = np.lexsort((moment.values, codes))
+    same = ~changes(codes[order]) & ~changes(moment.values[order])
+    if same.any():
+        raise CounterpointError(
+            f"row {order[same].min()} has the same '{reader.subject}' and '{reader.time}' as another; keep one"
+        )
+    return codes[order], names, order, elapsed_steps(moment, order, codes[order], reader.step)

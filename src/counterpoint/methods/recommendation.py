@@ -1,0 +1,127 @@
+"""What a policy recommends to new subjects, how each action is valued and supported, and why none is named.
+
+An action that nobody like the subject was given is never recommended: the best supported one is, and the reason is
+said. A subject unlike everybody in the log gets no recommendation. The verdict on the model behind the policy is part
+of every answer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from counterpoint.data.patients import Patients, read_patients
+from counterpoint.data.schema import agree
+from counterpoint.data.transitions import Transitions
+from counterpoint.policies.base import Policy, Verdict
+from counterpoint.policies.qnetwork import QPolicy
+from counterpoint.scm.support import Similar
+
+UNLIKE = "unlike every subject of the log, so nothing can be said"
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What one subject is recommended."""
+
+    subject: str
+    action: dict[str, Any] | None
+    """A value for each action column of the table; none where nothing can be recommended."""
+    label: str
+    value: float | None
+    """Q of the recommended action, in the units of the reward; none where the policy has no values."""
+    support: float
+    """Share of the similar logged states in which the recommended action was taken."""
+    values: dict[str, float]
+    """Q of every action."""
+    supports: dict[str, float]
+    """Share of the similar logged states in which each action was taken."""
+    why: str
+    """What must be known before the recommendation is followed; empty where there is nothing."""
+
+
+@dataclass(frozen=True)
+class Recommendations:
+    """One advice a subject, and the verdict on the model behind all of them."""
+
+    verdict: Verdict
+    advice: tuple[Advice, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "trust": self.verdict.trust,
+            "reasons": list(self.verdict.reasons),
+            "recommendations": [vars(each) for each in self.advice],
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A flat row a subject, for a CSV file."""
+        return [self._row(each) for each in self.advice]
+
+    def _row(self, each: Advice) -> dict[str, Any]:
+        told = {"subject": each.subject, "recommended": each.label, **(each.action or {})}
+        known = {"value": each.value, "support": each.support, "why": each.why, "trust": self.verdict.trust}
+        values = {f"value of {label}": value for label, value in each.values.items()}
+        return {**told, **known, **values, **{f"support of {label}": s for label, s in each.supports.items()}}
+
+
+def recommend(policy: Policy, table: Any, logged: Transitions, seed: int = 0) -> Recommendations:
+    """Advice for each subject of a table with the training table's columns, by its last row.
+
+    `logged` are the rows that the policy was learned from, where similar states are looked for.
+    """
+    agree(policy.schema, logged.schema, "policy", "log")
+    patients, labels = read_patients(table, policy.schema), policy.schema.labels()
+    taken, known = Similar(logged, seed=seed).taken(patients.state, len(labels))
+    share = taken / taken.sum(1, keepdim=True).clamp(min=1)
+    wanted = policy.actions.index(policy.act(patients.state))
+    values = policy.values(patients.state) if isinstance(policy, QPolicy) else None
+    advice = [_advice(i, patients, policy, labels, wanted, values, share, known) for i in range(len(patients.names))]
+    return Recommendations(policy.verdict, tuple(advice))
+
+
+def _advice(
+    i: int,
+    patients: Patients,
+    policy: Policy,
+    labels: Sequence[str],
+    wanted: Tensor,
+    values: Float[Tensor, "n actions"] | None,
+    share: Float[Tensor, "n actions"],
+    known: Tensor,
+) -> Advice:
+    supports = dict(zip(labels, share[i].tolist(), strict=True))
+    own = {} if values is None else dict(zip(labels, values[i].tolist(), strict=True))
+    filled = f"{', '.join(patients.filled[i])} not measured now" if patients.filled[i] else ""
+    if not bool(known[i]):
+        return Advice(patients.names[i], None, "none", None, 0.0, own, supports, _joined(UNLIKE, filled))
+    place, why = _supported(int(wanted[i]), None if values is None else values[i], share[i], labels)
+    if place is None:
+        return Advice(patients.names[i], None, "none", None, 0.0, own, supports, _joined(why, filled))
+    value = own.get(labels[place])
+    choice = policy.schema.choices()[place]
+    return Advice(
+        patients.names[i], choice, labels[place], value, float(share[i, place]), own, supports, _joined(why, filled)
+    )
+
+
+def _supported(
+    wanted: int, values: Float[Tensor, " actions"] | None, share: Float[Tensor, " actions"], labels: Sequence[str]
+) -> tuple[int | None, str]:
+    """The action to recommend among those that similar subjects were given, and what must be said of it."""
+    if share[wanted] > 0:
+        return wanted, ""
+    never = f"'{labels[wanted]}' is valued highest but was given to nobody like this subject"
+    if values is None:
+        return None, f"{never}, and the policy values no other"
+    allowed = values.masked_fill(share <= 0, -torch.inf)
+    if not bool(allowed.isfinite().any()):
+        return None, never
+    return int(allowed.argmax()), f"{never}; this is the best of those that were"
+
+
+def _joined(*parts: str) -> str:
+    return "; ".join(part for part in parts if part)
