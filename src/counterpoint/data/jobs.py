@@ -9,9 +9,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from counterpoint.artifacts import recipe_hash, tensors_hash
+from counterpoint.data.spaces import constant
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError
 
+Categories = tuple[tuple[int, int], ...]
+"""(column, count) of every categorical state column; its codes are 0 … count − 1."""
 NO_THETA = torch.zeros(1, 0)
 """The subject factor of a model that knows no subjects: zero columns, for any number of rows."""
 
@@ -20,6 +23,19 @@ def context(*columns: Float[Tensor, "*n _"], theta: Float[Tensor, "*m t"] = NO_T
     """What a model is told, side by side: state and action (or more), and the subject factor of every row."""
     first = columns[0]
     return torch.cat([*columns, theta.to(first).expand(*first.shape[:-1], -1)], -1)
+
+
+def spread_levels(values: Float[Tensor, "*n s"], categories: Categories) -> Float[Tensor, "*n w"]:
+    """The other columns as they are, then every categorical one spread into one column a level."""
+    if not categories:
+        return values
+    coded = {column for column, _ in categories}
+    plain = [column for column in range(values.shape[-1]) if column not in coded]
+    levels = [constant(tuple(range(count)), values.device) for _, count in categories]
+    spread = [
+        (values[..., column, None] == codes).to(values) for (column, _), codes in zip(categories, levels, strict=True)
+    ]
+    return torch.cat([values[..., plain], *spread], -1)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from counterpoint.artifacts import Artifact, Saved, device_of
-from counterpoint.data.jobs import Job, Origin, check_fittable, context, identity
+from counterpoint.data.jobs import Job, Origin, check_fittable, context, identity, spread_levels
 from counterpoint.data.schema import Schema
 from counterpoint.data.shapes import Action, Reward, State
 from counterpoint.data.transitions import GOES_ON, Transitions
@@ -115,6 +115,7 @@ class LearnedTask(nn.Module, Task, Artifact):
     @torch.no_grad()
     def reward(self, state: State, action: Action, next_state: State) -> Reward:
         """The expected reward of a step after which the episode goes on."""
+        state, next_state = (spread_levels(values, self.schema.categories) for values in (state, next_state))
         return self._reward(state, action, next_state, GOES_ON)
 
     def terminated(self, next_state: State) -> Bool[Tensor, "*n"]:
@@ -138,6 +139,7 @@ class LearnedTask(nn.Module, Task, Artifact):
         self, state: State, action: Action, next_state: State
     ) -> tuple[Float[Tensor, "*n b"], Float[Tensor, "*n b"]]:
         """Probability and reward of every way a step can turn out: outcomes before s', outcomes in s', going on."""
+        state, next_state = (spread_levels(values, self.schema.categories) for values in (state, next_state))
         told, outcomes = context(state, action), len(self.outcome_names)
         survives, *before = self._hazard(BEFORE, told).unbind(-1)
         goes_on, *after = self._hazard(AFTER, torch.cat([told, next_state], -1)).unbind(-1)
@@ -158,7 +160,7 @@ class LearnedTask(nn.Module, Task, Artifact):
         return _apply(lambda rows: self.heads.logits(name, rows), told).softmax(-1)
 
     def _reward(self, state: Tensor, action: Tensor, next_state: Tensor, outcome: int) -> Tensor:
-        """r(s, a, s', k) in the units of the data."""
+        """r(s, a, s', k) in the units of the data; states come level by level."""
         which = state.new_zeros(*state.shape[:-1], len(self.outcome_names))
         if outcome != GOES_ON:
             which[..., outcome] = 1.0
@@ -209,12 +211,12 @@ class Outcome:
     def rebuild(self, saved: Saved) -> LearnedTask:
         """The fitted task back from its artifact."""
         names = tuple(saved.header["outcome_names"])
-        heads = Heads(1, len(saved.schema.states), saved.schema.actions.width, len(names), self.hidden)
+        heads = Heads(1, _width(saved.schema), saved.schema.actions.width, len(names), self.hidden)
         given = (saved.schema, saved.origin, names, saved.header["horizon"])
         return LearnedTask(self, with_weights(heads, saved.weights), *given)
 
     def _build(self, data: Transitions, members: int) -> Heads:
-        return Heads(members, data.state_size, data.action.shape[1], len(data.outcome_names), self.hidden)
+        return Heads(members, _width(data.schema), data.action.shape[1], len(data.outcome_names), self.hidden)
 
     def _task(self, weights: dict[str, Tensor], job: Job) -> LearnedTask:
         data, heads = job.data, with_weights(self._build(job.data, 1), weights)
@@ -230,7 +232,7 @@ class Outcome:
             rows = data[~data.imagined & ~data.has_next & (data.outcome == k)]
             if len(rows):
                 scaler = StandardScaler()
-                standard = scaler.fit_transform(context(rows.state, rows.action).double().cpu().numpy())
+                standard = scaler.fit_transform(_told(rows).double().cpu().numpy())
                 line = Ridge(alpha=self.ridge).fit(standard, rows.reward.double().cpu().numpy())
                 weight = torch.from_numpy(line.coef_ / scaler.scale_)
                 bias = float(line.intercept_) - float(weight @ torch.from_numpy(scaler.mean_))
@@ -269,12 +271,22 @@ def _tables(data: Transitions) -> dict[str, dict[str, Tensor]]:
     real, outcomes = data.real, len(data.outcome_names)
     rows, code = real.with_next(), torch.where(real.has_next, GOES_ON, real.outcome)
     ends = torch.nn.functional.one_hot(rows.outcome + 1, outcomes + 1)[:, 1:].to(rows.state)
-    told = context(rows.state, rows.action, rows.next_state)
+    told = context(_told(rows), spread_levels(rows.next_state, rows.schema.categories))
     return {
         "reward": {"context": torch.cat([told, ends], -1), "y": rows.reward[:, None], "subject": rows.subject},
-        BEFORE: {"context": context(real.state, real.action), "y": _classes(code), "subject": real.subject},
+        BEFORE: {"context": _told(real), "y": _classes(code), "subject": real.subject},
         AFTER: {"context": told, "y": _classes(rows.outcome), "subject": rows.subject},
     }
+
+
+def _told(rows: Transitions) -> Float[Tensor, "n c"]:
+    """State and action, categories level by level."""
+    return context(spread_levels(rows.state, rows.schema.categories), rows.action)
+
+
+def _width(schema: Schema) -> int:
+    """Columns of a state whose categories are spread."""
+    return len(schema.states) + sum(count - 1 for _, count in schema.categories)
 
 
 def _classes(outcome: Tensor) -> Float[Tensor, "n 1"]:

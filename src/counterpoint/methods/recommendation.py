@@ -76,7 +76,7 @@ def recommend(policy: Policy, table: Any, logged: Transitions, seed: int = 0) ->
     agree(policy.schema, logged.schema, "policy", "log")
     patients, labels = read_patients(table, policy.schema), policy.schema.labels()
     taken, known = Similar(logged, seed=seed).taken(patients.state, len(labels))
-    share = taken / taken.sum(1, keepdim=True).clamp(min=1)
+    share = taken.double() / taken.sum(1, keepdim=True).clamp(min=1)
     wanted = policy.actions.index(policy.act(patients.state))
     values = policy.values(patients.state) if isinstance(policy, QPolicy) else None
     advice = [_advice(i, patients, policy, labels, wanted, values, share, known) for i in range(len(patients.names))]

@@ -31,8 +31,8 @@ class Verdict:
     """Why not simply yes."""
 
     def __str__(self) -> str:
-        because = f", because: {' '.join(self.reasons)}" if self.reasons else ""
-        return f"Trust in the model behind this policy: {self.trust}{because}"
+        lines = "".join(f"\n- {reason}" for reason in self.reasons)
+        return f"Trust in the model behind this policy: {self.trust}{', because:' if lines else '.'}{lines}"
 
 
 class Policy(nn.Module, Artifact, ABC):

@@ -85,7 +85,7 @@ class BCQ(PolicyLearner):
         tables = [table(job[~job.data.imagined]) for job in jobs]
         network = self.build(tables[0]["state"].shape[1], actions.count, len(jobs)).to(device_of(device))
         initialise(network, seeds)
-        objective = replace(greedy_by(task), penalty=Imitation(self.logit_penalty))
+        objective = replace(greedy_by(task, jobs[0]), penalty=Imitation(self.logit_penalty))
         learner = QLearner(network, self.build, tables, self.learner, objective, selector)
         known = identity(self, jobs, task, selected_by(selector))
         return q_policies(self, train(learner, self.learner.schedule, seeds, known, monitor), jobs, actions)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from counterpoint.artifacts import Saved, device_of
-from counterpoint.data.jobs import Job, context, identity, pad
+from counterpoint.data.jobs import Categories, Job, context, identity, pad, spread_levels
 from counterpoint.errors import CounterpointError, require
 from counterpoint.nets.dueling import DuelingQ
 from counterpoint.nets.learner import Learner
@@ -67,9 +67,10 @@ class D3QN(PolicyLearner):
     ) -> list[Learned]:
         """Learn every job; `selector` chooses the checkpoint wherever the schedule checks."""
         actions, seeds = discrete(task, jobs), [job.seed for job in jobs]
-        network = self.build(_width(jobs[0]), actions.count, len(jobs)).to(device_of(device))
+        tables, objective = [table(job) for job in jobs], greedy_by(task, jobs[0])
+        network = self.build(tables[0]["state"].shape[1], actions.count, len(jobs)).to(device_of(device))
         initialise(network, seeds)
-        learner = QLearner(network, self.build, [table(job) for job in jobs], self, greedy_by(task), selector)
+        learner = QLearner(network, self.build, tables, self, objective, selector)
         trained = train(learner, self.schedule, seeds, identity(self, jobs, task, selected_by(selector)), monitor)
         return q_policies(self, trained, jobs, actions)
 
@@ -122,12 +123,13 @@ class Objective:
     target: Target
     penalty: Callable[[Any, Tensor, Int[Tensor, "k n"]], Float[Tensor, " k"]] | None = None
     votes: int = 1
+    categories: Categories = ()
     allow_tf32: bool = False
 
 
-def greedy_by(task: Task) -> Objective:
-    """The greedy policy of a double-Q target."""
-    return Objective(discrete(task), DoubleQ(task.discount))
+def greedy_by(task: Task, job: Job) -> Objective:
+    """The greedy policy of a double-Q target, for the states of a job."""
+    return Objective(discrete(task), DoubleQ(task.discount), categories=job.data.schema.categories)
 
 
 class QLearner(Learner):
@@ -167,7 +169,7 @@ class QLearner(Learner):
         self.target.share(online)
         self.averaged, self.current = ([p.detach() for p in net.net.parameters()] for net in (self.target, online))
         self.optimizer = adam(online.parameters(), how.learning_rate)
-        self.actor = greedy(self.target, objective.actions, objective.votes)
+        self.actor = greedy(self.target, objective.actions, objective.votes, objective.categories)
 
     def draw(self, member: int, random: torch.Generator, steps: int) -> dict[str, Tensor]:
         """Row numbers with the fixed share of real rows; a table keeps its real rows first."""
@@ -224,20 +226,16 @@ def table(job: Job) -> dict[str, Tensor]:
             f"row {int(unusable[0])} neither ends nor has a next state; drop it or mark it terminated"
         )
     order = torch.argsort(data.imagined.long(), stable=True)
-    data, theta = data[order], job.rows_theta[order]
+    data, theta, coded = data[order], job.rows_theta[order], data.schema.categories
+    following = torch.where(data.has_next[:, None], data.next_state, data.state)
     return {
-        "state": context(data.state, theta=theta),
+        "state": context(spread_levels(data.state, coded), theta=theta),
         "action": actions[order],
         "reward": data.reward,
-        "next_state": context(torch.where(data.has_next[:, None], data.next_state, data.state), theta=theta),
+        "next_state": context(spread_levels(following, coded), theta=theta),
         "not_terminated": (~data.terminated).float(),
         "imagined": data.imagined,
     }
-
-
-def _width(job: Job) -> int:
-    """Columns that a Q-network sees: the state and the subject's factor."""
-    return job.data.state_size + job.theta.shape[1]
 
 
 def _standardise(network: DuelingQ, states: Sequence[Float[Tensor, "_ s"]]) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from counterpoint.artifacts import Saved
 from counterpoint.data.asking import ask
-from counterpoint.data.jobs import NO_THETA, Job, Origin, context
+from counterpoint.data.jobs import NO_THETA, Categories, Job, Origin, context, spread_levels
 from counterpoint.data.schema import Schema
 from counterpoint.data.shapes import Theta
 from counterpoint.data.spaces import Discrete
@@ -32,7 +32,7 @@ class QPolicy(Policy):
     def values(self, state: Any, theta: Theta = NO_THETA) -> Float[Tensor, "n actions"]:
         """Q(s, a) of every action; states as in `act`."""
         state = ask(state, self.schema.states).values
-        told = context(state, theta=theta).to(self.device)
+        told = context(spread_levels(state, self.schema.categories), theta=theta).to(self.device)
         return self.network(told.expand(self.network.members, -1, -1)).mean(0).to(state)
 
     def index(self, state: Any, theta: Theta = NO_THETA) -> Int[Tensor, " n"]:
@@ -43,7 +43,7 @@ class QPolicy(Policy):
         return self.network.state_dict()
 
     def actor(self) -> Actor:
-        return greedy(self.network, self.actions, self.network.members)
+        return greedy(self.network, self.actions, self.network.members, self.schema.categories)
 
     @classmethod
     def together(cls, policies: Sequence["QPolicy"]) -> Actor:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -51,15 +51,15 @@ class QPolicy(Policy):
         first, weights = policies[0], stack([policy.weights() for policy in policies])
         votes, width = first.network.members, first.network.states.mean.shape[-1]
         network = first.recipe.build(width, first.actions.count, votes * len(policies))
-        return greedy(with_weights(network, weights), first.actions, votes)
+        return greedy(with_weights(network, weights), first.actions, votes, first.schema.categories)
 
 
-def greedy(network: DuelingQ, actions: Discrete, votes: int = 1) -> Actor:
-    """Act by the largest Q, `votes` neighbouring networks having one mean."""
+def greedy(network: DuelingQ, actions: Discrete, votes: int = 1, categories: Categories = ()) -> Actor:
+    """Act by the largest Q, `votes` neighbouring networks having one mean; categories are seen level by level."""
 
     @torch.no_grad()
     def act(state: Float[Tensor, "k n s"], theta: Float[Tensor, "k n t"]) -> Float[Tensor, "k n a"]:
-        told = context(state, theta=theta)
+        told = context(spread_levels(state, categories), theta=theta)
         values = network(told.repeat_interleave(votes, 0) if votes > 1 else told)
         return actions.features(values.view(-1, votes, *values.shape[1:]).mean(1).argmax(-1))
 

@@ -17,12 +17,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from counterpoint.data.jobs import Padded
+from counterpoint.data.jobs import Categories, Padded
 from counterpoint.errors import CounterpointError
 from counterpoint.nets.stacked import StackedMLP, Standardizer
-
-Categories = tuple[tuple[int, int], ...]
-"""(column, count) of every categorical state column; its codes are 0 … count − 1."""
 
 MARGIN = 1e-4
 """A loser stays this far below the winner, so that rounding cannot change what was seen."""
@@ -82,14 +79,6 @@ class CategoricalLaw(nn.Module):
         """The code that wins in every column."""
         columns = zip(self.log_probabilities(context), noise.split(self.counts, -1), strict=True)
         return torch.stack([(log_p + gumbel).argmax(-1) for log_p, gumbel in columns], -1).to(noise)
-
-
-def one_hot(values: Float[Tensor, "*n s"], categories: Categories) -> Float[Tensor, "*n w"]:
-    """The other columns as they are, then every categorical one spread into one column a category."""
-    coded = {column for column, _ in categories}
-    plain = [column for column in range(values.shape[-1]) if column not in coded]
-    spread = [torch.nn.functional.one_hot(values[..., column].long(), count) for column, count in categories]
-    return torch.cat([values[..., plain], *(table.to(values) for table in spread)], -1)
 
 
 def vote(predictions: Float[Tensor, "m n"], count: int) -> Float[Tensor, " n"]:

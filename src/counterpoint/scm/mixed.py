@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from counterpoint.artifacts import device_of
-from counterpoint.data.jobs import Job, fitting_table, identity
+from counterpoint.data.jobs import Categories, Job, fitting_table, identity, spread_levels
 from counterpoint.errors import CounterpointError, require
 from counterpoint.model import member_seeds, one_a_member
 from counterpoint.nets.conditional import ConditionalLaw
@@ -26,10 +26,8 @@ from counterpoint.nets.training import Monitor
 from counterpoint.scm.base import SCMRecipe, StructuralCausalModel, StructuralMechanism
 from counterpoint.scm.categorical import (
     CategoricalLaw,
-    Categories,
     check_codes,
     draw_exponentials,
-    one_hot,
     vote,
     wrong_codes,
 )
@@ -78,7 +76,7 @@ class MixedMechanism(StructuralMechanism):
 
     def posterior(self, context: Tensor, state: Tensor, next_state: Tensor, random: torch.Generator) -> Tensor:
         self._check(state, next_state)
-        seen = one_hot(context, self.categories)
+        seen = spread_levels(context, self.categories)
         change = next_state[..., self.continuous] - state[..., self.continuous]
         fresh = draw_exponentials(state.shape[1], sum(self.codes.counts), random).to(state)
         gumbels = self.codes.abduct(seen, next_state[..., self.coded], fresh)
@@ -86,7 +84,7 @@ class MixedMechanism(StructuralMechanism):
 
     def predict(self, context: Tensor, state: Tensor, noise: Tensor) -> Tensor:
         self._check(state)
-        seen = one_hot(context, self.categories)
+        seen = spread_levels(context, self.categories)
         next_state = state.clone(memory_format=torch.contiguous_format)
         next_state[..., self.continuous] = state[..., self.continuous] + self.law.predict(
             seen, noise[..., : self.law.size]
@@ -179,7 +177,7 @@ class Mixed(SCMRecipe):
         return {
             "raw": table["context"],
             "subject": table["subject"],
-            "context": one_hot(table["context"], self.categories),
+            "context": spread_levels(table["context"], self.categories),
             "change": (table["next_state"] - table["state"])[:, continuous],
             "codes": table["next_state"][:, coded],
         }

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from counterpoint.data.jobs import spread_levels
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
 from counterpoint.seeding import generator
@@ -45,7 +46,7 @@ class Similar:
         real = (~logged.imagined).nonzero()[:, 0]
         picked = real[torch.randperm(len(real), generator=generator(seed, "similar"))[:most].sort().values]
         self.logged = logged[picked]
-        self.spread = spread_out(self.logged.state, logged.schema.categories)
+        self.spread = spread_levels(self.logged.state, logged.schema.categories)
         self.scale = _scale(self.spread)
         self.count = max(1, min(neighbours, len(self.logged) // 5))
         self.found = NearestNeighbors(n_neighbors=self.count).fit((self.spread / self.scale).double().cpu().numpy())
@@ -54,7 +55,7 @@ class Similar:
 
     def rows(self, state: Float[Tensor, "n s"]) -> tuple[Int[Tensor, "n k"], Bool[Tensor, " n"]]:
         """The most similar rows' places in `logged`, and whether the state is like any row at all."""
-        asked = spread_out(state, self.logged.schema.categories) / self.scale
+        asked = spread_levels(state, self.logged.schema.categories) / self.scale
         apart, found = self.found.kneighbors(asked.double().cpu().numpy())
         return torch.from_numpy(found), torch.from_numpy(apart).mean(1) <= self.limit
 
@@ -63,14 +64,6 @@ class Similar:
         rows, known = self.rows(state)
         index = self.logged.action_index.cpu()[rows]
         return torch.nn.functional.one_hot(index.clamp(min=0), actions).sum(1), known
-
-
-def spread_out(state: Float[Tensor, "n s"], categories: tuple[tuple[int, int], ...]) -> Float[Tensor, "n w"]:
-    """Categories as one column a level, so that no level is nearer to one than to another."""
-    coded = {column for column, _ in categories}
-    plain = [column for column in range(state.shape[1]) if column not in coded]
-    levels = [torch.nn.functional.one_hot(state[:, column].long(), count).to(state) for column, count in categories]
-    return torch.cat([state[:, plain], *levels], 1)
 
 
 def support(
