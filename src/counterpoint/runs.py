@@ -28,7 +28,6 @@ from counterpoint.scm.base import StructuralCausalModel
 from counterpoint.tasks.base import Task
 
 RECORD, FORMAT = "run.json", "counterpoint-run/1"
-NO_MODEL = "it was learned without the run's model, so no check of a model speaks for it."
 
 
 @dataclass(frozen=True)
@@ -184,12 +183,13 @@ class Run:
 
     @property
     def verdict(self) -> Verdict:
-        """What is known of the model behind the run's policy."""
-        made_from = self._record().get("policy", {}).get("made_from")
-        if made_from is not None and "scm" not in made_from and self.has("policy"):
-            return Verdict("not checked", (NO_MODEL,))
-        if not self.has("check"):
-            return Verdict("not checked", ("run check-scm to learn whether the model can be trusted.",))
+        """What is known of the model behind the run's policy: its latest check, or what the policy was saved with."""
+        own = "scm" in self._record().get("policy", {}).get("made_from", {})
+        return self.checked if own and self.has("check") else self.policy.verdict
+
+    @property
+    def checked(self) -> Verdict:
+        """What the checks say of the run's model."""
         found = read_json(self._use("check"), f"run {PARTS['check'].command} again")
         return Verdict(found["trust"], tuple(found["reasons"]))
 

@@ -106,5 +106,5 @@ def _command(name: str, words: list[str], config: Path) -> Any:
             return tyro.cli(CHAIN[name], args=words, prog=f"counterpoint {name}")
     except SystemExit:
         lines = [line.strip(" │╭╮╰╯─") for line in said.getvalue().splitlines()]
-        reason = next((line for line in lines if line and "rror" not in line and "options" not in line.lower()[:8]), "")
+        reason = " ".join(line for line in lines if line and "--help" not in line)[:200]
         raise CounterpointError(f"{config}: [{name}] or [table] is wrong: {reason}; see {name} --help") from None

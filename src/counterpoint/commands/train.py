@@ -9,15 +9,16 @@ import tyro
 from counterpoint.commands.check_scm import examine
 from counterpoint.commands.console import Saving, say, watching
 from counterpoint.data.jobs import Job
-from counterpoint.errors import require
+from counterpoint.errors import CounterpointError, require
 from counterpoint.methods.arms import named_arms
 from counterpoint.methods.general import LEARNER, General
 from counterpoint.nets.training import Monitor
 from counterpoint.policies.base import Policy, Verdict
 from counterpoint.policies.d3qn import D3QN
-from counterpoint.runs import NO_MODEL, Run
+from counterpoint.runs import Run
 
 Method = Literal["ctrl-g", "ctrl-g-bicogan", "base-d", "base-s", "base-m", "d3qn", "bcq", "pets", "steve", "mve"]
+NO_MODEL = "It was learned without the run's model, so no check of a model speaks for it."
 OWN = "ctrl-g"
 """The method that learns with the run's own SCM and imagined rows; every other fits what it needs itself."""
 
@@ -46,14 +47,23 @@ class Train:
         parents += ["scm", "augmented"] if self.method == OWN else []
         for part in parents:
             run.fingerprint(part)
-        if self.method == OWN and not run.has("check"):
-            examine(run)
+        verdict = self._verdict(run)
         with watching(self.run, self.saving) as monitor:
             policy = self._learn(run, monitor)
-        verdict = run.verdict if self.method == OWN else Verdict("not checked", (NO_MODEL,))
         run.keep("policy", policy.judged(verdict).save, parents)
         say(f"{self.method} learned on {len(run.training)} logged rows, policy in {run.path('policy')}")
         say(str(verdict))
+
+    def _verdict(self, run: Run) -> Verdict:
+        """What is known of the model behind the policy; a model that nobody has checked is checked now."""
+        if self.method != OWN:
+            return Verdict("not checked", (NO_MODEL,))
+        try:
+            if not run.has("check"):
+                examine(run)
+        except CounterpointError as error:
+            return Verdict("not checked", (f"The model could not be checked: {error}.",))
+        return run.checked
 
     def _learn(self, run: Run, monitor: Monitor) -> Policy:
         if self.method != OWN:
