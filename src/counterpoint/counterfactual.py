@@ -15,6 +15,7 @@ from counterpoint.data.transitions import Transitions, concatenate
 from counterpoint.errors import CounterpointError, require
 from counterpoint.model import Model
 from counterpoint.seeding import generator
+from counterpoint.settings import Count, check_settings
 from counterpoint.tasks.base import Task, check_task
 
 
@@ -37,13 +38,13 @@ class Imaginer(Protocol):
 class Augmenter:
     """Makes imagined rows: other actions, uniform over the space, next states from a model, the rest from the task."""
 
-    alternatives: int = 0
+    alternatives: Count = 0
     """Imagined rows a real row; 0 takes every other action of a discrete space."""
     fresh_noise: bool = False
     """Draw new noise instead of keeping the factual noise: the ablation that shows what counterfactuals buy."""
 
     def __post_init__(self) -> None:
-        require(self.alternatives >= 0, f"alternatives={self.alternatives} is negative; use 0 for all other actions")
+        check_settings(self)
 
     def imagine(
         self, data: Transitions, model: Imaginer, task: Task, seed: int = 0, theta: Theta = NO_THETA

@@ -105,6 +105,6 @@ def _command(name: str, words: list[str], config: Path) -> Any:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
             return tyro.cli(CHAIN[name], args=words, prog=f"counterpoint {name}")
     except SystemExit:
-        lines = [line.strip(" │╭╮╰╯─") for line in said.getvalue().splitlines()]
-        reason = " ".join(line for line in lines if line and "--help" not in line)[:200]
+        lines = [line.strip(" │╭╮╰╯─-") for line in said.getvalue().splitlines()]
+        reason = " ".join(dict.fromkeys(line for line in lines if line and "--help" not in line))[:200]
         raise CounterpointError(f"{config}: [{name}] or [table] is wrong: {reason}; see {name} --help") from None

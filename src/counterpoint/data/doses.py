@@ -8,6 +8,7 @@ import numpy as np
 
 from counterpoint.data.spaces import Discrete
 from counterpoint.errors import CounterpointError, require
+from counterpoint.settings import Finite, check_settings
 
 MOST_ACTIONS = 1000
 """A product of several columns with more actions than this is surely not meant."""
@@ -24,12 +25,13 @@ class Bins:
     """The action column; empty for every numeric one that no other `Bins` names."""
     count: int = 5
     """Bins, that of no dose among them; fewer where doses tie."""
-    cuts: tuple[float, ...] = ()
+    cuts: tuple[Finite, ...] = ()
     """Where to cut instead of at quantiles, in rising order."""
     zero: bool = True
     """Whether no dose (0) is a bin of its own, as in "none, and four quartiles of what was given"."""
 
     def __post_init__(self) -> None:
+        check_settings(self)
         require(
             isinstance(self.count, int) and 2 <= self.count <= MOST_ACTIONS,
             f"{self.count} bins; use 2 to {MOST_ACTIONS}",

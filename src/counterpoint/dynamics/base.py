@@ -18,11 +18,11 @@ from counterpoint.artifacts import device_of
 from counterpoint.data.jobs import NO_THETA, Job, Padded, change_table, context, identity
 from counterpoint.data.shapes import Action, Reward, State, Theta
 from counterpoint.data.transitions import Transitions
-from counterpoint.errors import require
 from counterpoint.model import Mechanism, Model, ModelRecipe, member_seeds, one_a_member
 from counterpoint.nets.likelihood import Likelihood, fit_by_likelihood
 from counterpoint.nets.stacked import StackedMLP, Standardizer
 from counterpoint.nets.training import Monitor, Trained
+from counterpoint.settings import Positive, Widths, check_settings
 
 
 class Head(ABC):
@@ -149,9 +149,9 @@ class DynamicsModel(Model):
 class DynamicsRecipe(ModelRecipe):
     """What the baselines share; the paper's networks are 2 × 300, linear + batch norm + ReLU (appendix)."""
 
-    ensemble: int = 1
+    ensemble: Positive = 1
     """Members; planners use several, the paper's baselines one."""
-    hidden: tuple[int, ...] = (300, 300)
+    hidden: Widths = (300, 300)
     """Widths of the network from (s, a, θ) to the head."""
     batch_norm: bool = True
     """Batch normalisation after every hidden layer, as in the paper."""
@@ -161,7 +161,7 @@ class DynamicsRecipe(ModelRecipe):
     fitted: ClassVar[type[Model]] = DynamicsModel
 
     def __post_init__(self) -> None:
-        require(self.ensemble > 0, f"an ensemble of {self.ensemble} members says nothing; set it to 1 or more")
+        check_settings(self)
 
     @abstractmethod
     def head(self) -> Head:

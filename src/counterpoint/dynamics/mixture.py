@@ -14,6 +14,7 @@ from torch import Tensor
 
 from counterpoint.dynamics.base import DynamicsRecipe, Head, normal
 from counterpoint.nets.laws import LOG_ROOT_TWO_PI, bounded_log_scale
+from counterpoint.settings import Positive
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class JointMixture(Head):
 class MixtureDynamics(DynamicsRecipe):
     """Base-M: several bells for every (s, a), chosen for the whole state at once."""
 
-    components: int = 5
+    components: Positive = 5
     """Gaussians in the mixture; the paper's α."""
 
     def head(self) -> JointMixture:

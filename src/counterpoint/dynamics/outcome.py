@@ -26,12 +26,13 @@ from counterpoint.data.shapes import Action, Reward, State
 from counterpoint.data.transitions import GOES_ON, Transitions
 from counterpoint.dynamics.base import Head, HeadNetwork
 from counterpoint.dynamics.deterministic import Point
-from counterpoint.errors import CounterpointError, require
+from counterpoint.errors import CounterpointError
 from counterpoint.model import CHUNK
 from counterpoint.nets.likelihood import Likelihood, fit_by_likelihood
 from counterpoint.nets.stacked import unstack, with_weights
 from counterpoint.nets.training import Monitor
 from counterpoint.seeding import derive
+from counterpoint.settings import Amount, Share, Widths, check_settings
 from counterpoint.tasks.base import Conclusion, Task
 
 ROUNDS = 40
@@ -177,18 +178,17 @@ def _apply(function: Any, told: Float[Tensor, "*n c"]) -> Tensor:
 class Outcome:
     """Learns reward and end from the real rows of a log."""
 
-    discount: float = 0.99
+    discount: Share = 0.99
     """Discount of the task; nothing in a log says what it should be."""
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: Widths = (64, 64)
     """Widths of the networks."""
-    ridge: float = 1.0
+    ridge: Amount = 1.0
     """Penalty of the linear reward of rows without a next state, in rows' worth of evidence a column."""
     likelihood: Likelihood = Likelihood()
     """How the networks are fitted."""
 
     def __post_init__(self) -> None:
-        require(0 <= self.discount <= 1, f"discount={self.discount} is not between 0 and 1; use about 0.99")
-        require(self.ridge > 0, f"ridge={self.ridge} leaves few rows undefined; use a number above 0")
+        check_settings(self)
 
     def fit(self, data: Transitions, seed: int = 0, monitor: Monitor = Monitor(), device: str = "cpu") -> LearnedTask:
         """Fit on one table."""

@@ -13,6 +13,7 @@ from counterpoint.policies.base import Learned, PolicyLearner, discrete
 from counterpoint.policies.d3qn import D3QN
 from counterpoint.scm.density import DensitySCM
 from counterpoint.seeding import derive
+from counterpoint.settings import check_settings
 from counterpoint.simulation.selection import Rollouts
 from counterpoint.tasks.base import Task
 
@@ -32,6 +33,9 @@ class General(PolicyLearner):
     """What learns the policy."""
     selection: Rollouts = Rollouts()
     """How the checkpoint is chosen inside the model, where the learner's schedule checks."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     def fit_many(
         self, jobs: Sequence[Job], task: Task, monitor: Monitor = Monitor(), device: str = "cpu"

@@ -15,6 +15,7 @@ from torch.distributions import Transform
 from zuko.transforms import MonotonicRQSTransform
 
 from counterpoint.nets.spline import SplineTable
+from counterpoint.settings import Finite, Positive, Rate, check_settings
 
 LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
 BOUND = 5.0
@@ -64,8 +65,11 @@ class Gaussian:
 class Spline:
     """y = μ + σ·spline⁻¹(u): location-scale, its noise bent by a rational-quadratic spline (Durkan et al. 2019)."""
 
-    bins: int = 8
+    bins: Positive = 8
     """Pieces of the spline."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     @property
     def width(self) -> int:
@@ -99,12 +103,15 @@ class SkewedSpline:
     forms, and beyond the outermost bends the law continues as a line.
     """
 
-    knots: tuple[float, ...] = (-2.0, -1.0, 0.0, 1.0, 2.0)
+    knots: tuple[Finite, ...] = (-2.0, -1.0, 0.0, 1.0, 2.0)
     """Where the bends are, in standard deviations."""
-    bins: int = 8
+    bins: Positive = 8
     """Pieces of the shared spline."""
-    steepest: float = 0.6
+    steepest: Rate = 0.6
     """A bend's slopes lie between 1 − this and 1 + this; near 1, several bends together blow up errors in far rows."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     @property
     def width(self) -> int:
@@ -143,8 +150,11 @@ class SkewedSpline:
 class Mixture:
     """y is the Φ(u)-quantile of a mixture of Gaussians: Theorem 1 made literal, α = F(y | s, a)."""
 
-    components: int = 5
+    components: Positive = 5
     """Gaussians in the mixture."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     @property
     def width(self) -> int:

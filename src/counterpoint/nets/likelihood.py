@@ -16,6 +16,7 @@ from counterpoint.nets.optimizers import adam, clip_members
 from counterpoint.nets.stacked import initialise
 from counterpoint.nets.training import Monitor, Schedule, Trained, train
 from counterpoint.seeding import derive, generator
+from counterpoint.settings import Amount, Positive, Rate, Share, Weight, check_settings
 
 DEPARTURE = 0.1
 """Departures from the linear start much larger than this cost little more."""
@@ -27,27 +28,26 @@ class Likelihood:
 
     schedule: Schedule = Schedule(steps=1500, check_every=50, rate="one-cycle")
     """Length, validation and learning-rate schedule."""
-    batch: int = 256
+    batch: Positive = 256
     """Rows a minibatch."""
-    learning_rate: float = 2e-3
+    learning_rate: Rate = 2e-3
     """Peak learning rate of AdamW."""
-    weight_decay: float = 1e-4
+    weight_decay: Weight = 1e-4
     """Decoupled weight decay."""
-    clip: float = 5.0
+    clip: Amount = 5.0
     """Largest norm of a member's gradient."""
-    held_out: float = 0.15
+    held_out: Share = 0.15
     """Share of the rows, by whole subjects, kept aside to choose the best step."""
     bootstrap: bool = False
     """Every member learns from its own draw, with replacement, of the rows that are not held out."""
 
     def __post_init__(self) -> None:
-        require(0 <= self.held_out < 1, f"held_out={self.held_out} is not a share; give a number from 0 to below 1")
+        check_settings(self)
+        require(self.held_out < 1, "held_out=1 leaves nothing to learn from; give a number from 0 to below 1")
         require(
             self.held_out > 0 or not self.schedule.check_every,
             "the schedule checks but held_out=0 leaves nothing to check on; hold some out or set check_every=0",
         )
-        require(self.batch > 0, f"a batch of {self.batch} rows teaches nothing; set it to 1 or more")
-        require(0 < self.learning_rate < 10, f"learning_rate={self.learning_rate} is not usable; use about 0.001")
 
 
 class FittedByLikelihood(Protocol):

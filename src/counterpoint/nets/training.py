@@ -23,34 +23,31 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from counterpoint.artifacts import read_tensors, under, write_tensors, write_text
-from counterpoint.errors import CounterpointError, require
+from counterpoint.errors import CounterpointError
 from counterpoint.nets.learner import CHUNK, Learner, Stepper
 from counterpoint.nets.optimizers import flushing_denormals
 from counterpoint.nets.stacked import per_member
 from counterpoint.seeding import generator
+from counterpoint.settings import Count, Positive, Weight, check_settings
 
 
 @dataclass(frozen=True)
 class Schedule:
     """How long to train and when to look."""
 
-    steps: int = 2000
+    steps: Positive = 2000
     """Updates of every member."""
-    check_every: int = 0
+    check_every: Count = 0
     """Updates between two validations; 0 keeps the last weights."""
-    patience: int = 0
+    patience: Count = 0
     """Validations without improvement after which a member's best weights are final; 0 waits to the end."""
     rate: Literal["constant", "linear", "one-cycle"] = "constant"
     """The learning rate over time: constant, falling linearly to 0, or rising for 30% and falling by cosine."""
-    log_every: int = 100
+    log_every: Positive = 100
     """Updates between two rows of the log."""
 
     def __post_init__(self) -> None:
-        require(self.steps > 0, f"{self.steps} updates train nothing; set steps to 1 or more")
-        require(self.log_every > 0, f"log_every={self.log_every} logs never; set it to 1 or more")
-        require(
-            min(self.check_every, self.patience) >= 0, "check_every and patience cannot be negative; use 0 for never"
-        )
+        check_settings(self)
 
     def factor(self, step: int) -> float:
         """What the learning rate is multiplied by at `step`."""
@@ -77,8 +74,11 @@ class Monitor:
     """Called as report(stage, done, total)."""
     name: str = "fit"
     """The stage, which names the files."""
-    save_seconds: float = 5.0
+    save_seconds: Weight = 5.0
     """Seconds between two checkpoints."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     def stage(self, name: str) -> "Monitor":
         """The same watch over one named part of a longer job."""

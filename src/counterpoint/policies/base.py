@@ -18,6 +18,7 @@ from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError, require
 from counterpoint.nets.training import Monitor
+from counterpoint.settings import check_settings
 from counterpoint.simulation.rollout import Actor
 from counterpoint.tasks.base import Task, check_task
 
@@ -29,6 +30,9 @@ class Verdict:
     trust: Literal["yes", "with care", "no", "not checked"] = "not checked"
     reasons: tuple[str, ...] = ()
     """Why not simply yes."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     def __str__(self) -> str:
         lines = "".join(f"\n- {reason}" for reason in self.reasons)

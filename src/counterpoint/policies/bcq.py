@@ -26,6 +26,7 @@ from counterpoint.nets.training import Monitor, train
 from counterpoint.policies.base import Learned, PolicyLearner, discrete
 from counterpoint.policies.d3qn import D3QN, QLearner, Selector, greedy_by, selected_by, table
 from counterpoint.policies.qnetwork import QPolicy, q_policies, saved_q_policy
+from counterpoint.settings import Share, Weight, check_settings
 from counterpoint.tasks.base import Task
 
 
@@ -62,15 +63,16 @@ def allowed(logits: Float[Tensor, "*n actions"], threshold: float) -> Bool[Tenso
 class BCQ(PolicyLearner):
     """Batch-constrained Q-learning on the real rows. Assumes a discrete action space."""
 
-    threshold: float = 0.3
+    threshold: Share = 0.3
     """Smallest probability of an allowed action, relative to the likeliest one; 0 allows all: double DQN."""
-    logit_penalty: float = 0.01
+    logit_penalty: Weight = 0.01
     """Weight of the mean squared logit of the behaviour model."""
     learner: D3QN = D3QN()
     """Width of both networks, length and rates of the Q-learning under the constraint."""
 
     def __post_init__(self) -> None:
-        require(0 <= self.threshold < 1, f"threshold {self.threshold} allows no action; set it from 0 to below 1")
+        check_settings(self)
+        require(self.threshold < 1, f"threshold {self.threshold} allows no action; set it from 0 to below 1")
 
     def fit_many(
         self,

@@ -22,6 +22,7 @@ from counterpoint.nets.stacked import initialise
 from counterpoint.nets.training import Monitor, Schedule, train
 from counterpoint.policies.base import Learned, PolicyLearner, action_numbers, discrete
 from counterpoint.policies.qnetwork import QPolicy, greedy, q_policies, saved_q_policy
+from counterpoint.settings import Amount, Positive, Rate, Share, Widths, check_settings
 from counterpoint.simulation.rollout import Actor
 from counterpoint.tasks.base import Task
 
@@ -33,29 +34,25 @@ Selector = Callable[[Actor], Float[Tensor, " k"]]
 class D3QN(PolicyLearner):
     """A dueling double DQN. Assumes a discrete action space."""
 
-    hidden: tuple[int, ...] = (256, 256)
+    hidden: Widths = (256, 256)
     """Widths of the Q-network; the paper's is (512, 512, 512, 512)."""
     schedule: Schedule = Schedule(steps=3000, rate="linear", log_every=250)
     """Length, validation and learning-rate schedule."""
-    batch: int = 256
+    batch: Positive = 256
     """Rows a minibatch."""
-    learning_rate: float = 5e-4
+    learning_rate: Rate = 5e-4
     """Learning rate of Adam."""
-    tau: float = 0.005
+    tau: Rate = 0.005
     """How far the target network follows at every update."""
-    real_share: float = 0.5
+    real_share: Share = 0.5
     """Share of real rows in every minibatch, where the table has imagined rows."""
-    clip: float = 10.0
+    clip: Amount = 10.0
     """Largest norm of a member's gradient."""
-    huber: float = 1.0
+    huber: Amount = 1.0
     """Errors beyond this count linearly, so that rare large rewards count for less; a death of −10 wants about 10."""
 
     def __post_init__(self) -> None:
-        require(self.batch > 0, f"a batch of {self.batch} rows teaches nothing; set it to 1 or more")
-        require(0 < self.learning_rate < 10, f"learning_rate={self.learning_rate} is not usable; use about 0.0005")
-        require(0 < self.tau <= 1, f"tau={self.tau} is not above 0 and at most 1; use about 0.005")
-        require(self.huber > 0, f"huber={self.huber} is not above 0; use 1, or about the largest reward")
-        require(0 <= self.real_share <= 1, f"real_share={self.real_share} is not a share; give a number from 0 to 1")
+        check_settings(self)
 
     def fit_many(
         self,

@@ -30,6 +30,7 @@ from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Monitor
 from counterpoint.policies.base import Learned, Policy, PolicyLearner, discrete, saved_verdict
 from counterpoint.seeding import generator
+from counterpoint.settings import Positive, check_settings
 from counterpoint.simulation.models import ModelSimulator
 from counterpoint.simulation.rollout import Actor, Noise, Rollout, on_device
 from counterpoint.tasks.base import KnownSCM, Task
@@ -54,21 +55,21 @@ class PlanningSimulator(Protocol):
 class Planner:
     """The cross-entropy method over sequences of discrete actions."""
 
-    horizon: int = 50
+    horizon: Positive = 50
     """Steps that a plan looks ahead; shorter ones see the end of CartPole's track too late to turn round."""
-    candidates: int = 100
+    candidates: Positive = 100
     """Action sequences drawn at every iteration, in mirrored pairs."""
-    elites: int = 10
+    elites: Positive = 10
     """The best of them, which the next draws are fitted to."""
-    iterations: int = 3
+    iterations: Positive = 3
     """Rounds of drawing and refitting."""
     seed: int = 0
     """Where the planner's chance comes from."""
 
     def __post_init__(self) -> None:
-        require(self.horizon > 0 and self.iterations > 0, "a plan needs a horizon and iterations of 1 or more")
+        check_settings(self)
         require(
-            0 < self.elites <= self.candidates and self.candidates % 2 == 0,
+            self.elites <= self.candidates and self.candidates % 2 == 0,
             f"{self.elites} elites of {self.candidates} candidates cannot be; use fewer elites, even candidates",
         )
 
@@ -198,7 +199,7 @@ class PETS(PolicyLearner):
 
     model: GaussianDynamics = GaussianDynamics(5, (64, 64), batch_norm=False, likelihood=Likelihood(bootstrap=True))
     """The ensemble; the paper's widths are (500, 500, 500), and planning costs grow with their squares."""
-    particles: int = 5
+    particles: Positive = 5
     """Particles a plan; a multiple of the members."""
     propagation: Propagation = "TSinf"
     """TSinf keeps a particle's member for the whole plan, TS1 deals them anew at every step."""
@@ -206,8 +207,9 @@ class PETS(PolicyLearner):
     """How it plans."""
 
     def __post_init__(self) -> None:
+        check_settings(self)
         require(
-            self.particles > 0 and self.particles % self.model.ensemble == 0,
+            self.particles % self.model.ensemble == 0,
             f"{self.particles} particles do not share out among {self.model.ensemble} members; use a multiple",
         )
 

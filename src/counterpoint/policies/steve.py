@@ -22,7 +22,6 @@ from counterpoint.artifacts import Saved, device_of
 from counterpoint.data.jobs import Job, context, identity
 from counterpoint.dynamics.base import DynamicsModel, HeadNetwork
 from counterpoint.dynamics.deterministic import Deterministic, Point
-from counterpoint.errors import require
 from counterpoint.nets.dueling import DuelingQ
 from counterpoint.nets.likelihood import fit_by_likelihood
 from counterpoint.nets.stacked import initialise
@@ -31,6 +30,7 @@ from counterpoint.policies.base import Learned, PolicyLearner, discrete
 from counterpoint.policies.d3qn import D3QN, Objective, QLearner, table
 from counterpoint.policies.qnetwork import QPolicy, q_policies, saved_q_policy
 from counterpoint.seeding import derive
+from counterpoint.settings import Count, Positive, check_settings
 from counterpoint.simulation.models import ModelSimulator
 from counterpoint.simulation.rollout import Rollout, Step, on_device
 from counterpoint.simulation.selection import Rollouts
@@ -52,13 +52,13 @@ def last_horizon(variance: Float[Tensor, "h k n"]) -> Float[Tensor, "h k n"]:
 class ValueExpansion(PolicyLearner):
     """What STEVE and MVE share. Assumes a discrete action space; learns on the real rows."""
 
-    horizon: int = 3
+    horizon: Count = 3
     """Steps that the longest target looks ahead."""
-    dynamics: int = 4
+    dynamics: Positive = 4
     """Transition models."""
-    rewards: int = 4
+    rewards: Count = 4
     """Reward models; 0 asks the task's own function."""
-    q_functions: int = 4
+    q_functions: Positive = 4
     """Q-functions; the policy acts by their mean."""
     model: Deterministic = Deterministic(hidden=(64, 64), batch_norm=False)
     """The transition models, and how they and the reward models are fitted; `dynamics` overrides its ensemble."""
@@ -68,9 +68,7 @@ class ValueExpansion(PolicyLearner):
     """How the checkpoint is chosen inside the transition models, where the learner's schedule checks."""
 
     def __post_init__(self) -> None:
-        require(self.horizon >= 0, f"horizon={self.horizon} is negative; use 0 for the double-Q target")
-        require(min(self.dynamics, self.q_functions) > 0, "dynamics and q_functions need 1 or more")
-        require(self.rewards >= 0, f"rewards={self.rewards} is negative; use 0 for the task's own")
+        check_settings(self)
 
     @abstractmethod
     def weigh(self, variance: Float[Tensor, "h k n"]) -> Float[Tensor, "h k n"]:
@@ -138,9 +136,9 @@ class STEVE(ValueExpansion):
 class MVE(ValueExpansion):
     """Model-based value expansion of a fixed horizon, without training on imagined states (Feinberg's TD-k trick)."""
 
-    dynamics: int = 1
-    rewards: int = 1
-    q_functions: int = 1
+    dynamics: Positive = 1
+    rewards: Count = 1
+    q_functions: Positive = 1
 
     def weigh(self, variance: Float[Tensor, "h k n"]) -> Float[Tensor, "h k n"]:
         return last_horizon(variance)

@@ -24,6 +24,7 @@ from counterpoint.scm.base import SCMRecipe, StructuralCausalModel, StructuralMe
 from counterpoint.scm.density import DensitySCM, LawMechanism, default_scm
 from counterpoint.scm.findings import spread
 from counterpoint.seeding import derive, generator
+from counterpoint.settings import Share, check_settings
 
 DRAWS = 16
 """Pairs of next states drawn for every row of the energy score."""
@@ -75,12 +76,13 @@ class Auto(SCMRecipe):
 
     candidates: tuple[SCMRecipe, ...] = (replace(default_scm(), law=Gaussian()), default_scm(), DensitySCM(Spline()))
     """The recipes to choose from, the plainest first."""
-    held_out: float = 0.2
+    held_out: Share = 0.2
     """Share of the rows, by whole subjects, that the candidates are compared on."""
 
     def __post_init__(self) -> None:
+        check_settings(self)
         require(len(self.candidates) > 0, "Auto has no candidates; give at least one recipe")
-        require(0 < self.held_out < 1, f"held_out={self.held_out} is not a share; give a number between 0 and 1")
+        require(0 < self.held_out < 1, f"held_out={self.held_out} leaves one side empty; give a number between 0 and 1")
 
     def fit_many(
         self, jobs: Sequence[Job], monitor: Monitor = Monitor(), device: str = "cpu"

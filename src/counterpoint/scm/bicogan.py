@@ -27,6 +27,7 @@ from counterpoint.scm.bicogan_networks import (
     normalised,
 )
 from counterpoint.seeding import derive
+from counterpoint.settings import Positive, Weight, Widths, check_settings
 
 
 class AdversarialSCM(SCMRecipe):
@@ -78,13 +79,13 @@ class BiCoGAN(AdversarialSCM):
     - Minibatch, Adam's numbers and length are the fields of `training`; neither clipping nor a penalty was needed.
     """
 
-    generator_hidden: tuple[int, ...] = (200, 400, 600, 600)
+    generator_hidden: Widths = (200, 400, 600, 600)
     """Widths of the generator (appendix E)."""
-    encoder_hidden: tuple[int, ...] = (600, 600, 400, 200)
+    encoder_hidden: Widths = (600, 600, 400, 200)
     """Widths of the encoder (appendix E)."""
-    discriminator_hidden: tuple[int, ...] = (600, 600, 400, 200)
+    discriminator_hidden: Widths = (600, 600, 400, 200)
     """Widths of the discriminator (appendix E)."""
-    regulariser: float = 1.0
+    regulariser: Weight = 1.0
     """λ, the weight of the error of (ŝ, â)."""
     abduction: Literal["encoder", "inversion"] = "encoder"
     """Where û comes from: the encoder as in the paper, or solving G(s, a, u) = s' for u."""
@@ -92,6 +93,9 @@ class BiCoGAN(AdversarialSCM):
         Schedule(steps=3000), batch=64, learning_rate=2e-4, betas=(0.5, 0.99), penalty=0.0, average=0.999
     )
     """How it is trained."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     def build(self, state: int, context: int, members: int) -> AdversarialMechanism:
         generator = PaperGenerator(members, context, state, self.generator_hidden)
@@ -113,15 +117,15 @@ class ConditionalBiCoGAN(AdversarialSCM):
     The same (s, a) stand in both halves of a minibatch, so D can only tell them apart by how s' and u go together.
     """
 
-    generator_hidden: tuple[int, ...] = (64, 64)
+    generator_hidden: Widths = (64, 64)
     """Widths of the network from (s, a, θ) to the generator's bends, one network a state."""
-    monotone_width: int = 16
+    monotone_width: Positive = 16
     """Units in each of the generator's two monotone layers."""
-    encoder_hidden: tuple[int, ...] = (128, 128)
+    encoder_hidden: Widths = (128, 128)
     """Widths of the encoder."""
-    discriminator_hidden: tuple[int, ...] = (128, 128)
+    discriminator_hidden: Widths = (128, 128)
     """Widths of the discriminator, LeakyReLU without batch norm."""
-    cycle: float = 0.5
+    cycle: Weight = 0.5
     """Weight of the noise cycle's squared error; more helps small tables, less helps skewed noise."""
     change: bool = True
     """Generate s' − s rather than s'."""
@@ -136,6 +140,9 @@ class ConditionalBiCoGAN(AdversarialSCM):
         average=0.999,
     )
     """How it is trained."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     def build(self, state: int, context: int, members: int) -> AdversarialMechanism:
         generator = DiagonalGenerator(members, context, state, self.generator_hidden, self.monotone_width)

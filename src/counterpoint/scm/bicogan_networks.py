@@ -25,6 +25,7 @@ from counterpoint.nets.training import Schedule
 from counterpoint.scm.base import StructuralMechanism
 from counterpoint.scm.inversion import invert
 from counterpoint.seeding import generator
+from counterpoint.settings import Positive, Rate, Share, Weight, check_settings
 
 SETTLING = 4096
 """Rows, drawn with return, from which the final batch-norm statistics are taken."""
@@ -98,16 +99,19 @@ class Adversarial:
 
     schedule: Schedule
     """Length and learning-rate schedule."""
-    batch: int
+    batch: Positive
     """Rows in each half of a minibatch; the same rows stand in both halves."""
-    learning_rate: float
+    learning_rate: Rate
     """Adam's learning rate, for all three networks."""
-    betas: tuple[float, float]
+    betas: tuple[Share, Share]
     """Adam's averaging of gradients and of their squares."""
-    penalty: float
+    penalty: Weight
     """Weight γ of the discriminator's penalty γ/2·‖∇D‖² at the minibatch (R1 of Mescheder et al. 2018); 0 for none."""
-    average: float
+    average: Share
     """How much of the averaged weights, which are the ones kept, survives an update."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
 
 def discriminator_loss(encoded: Float[Tensor, "k n 1"], decoded: Float[Tensor, "k n 1"]) -> Float[Tensor, " k"]:

@@ -22,6 +22,7 @@ from counterpoint.nets.laws import Gaussian, Law, Mixture, SkewedSpline, Spline
 from counterpoint.nets.likelihood import Likelihood, VariationPenalty, fit_by_likelihood
 from counterpoint.nets.training import Monitor, Schedule
 from counterpoint.scm.base import SCMRecipe, StructuralCausalModel, StructuralMechanism
+from counterpoint.settings import Count, Positive, Weight, Widths, check_settings
 
 BLOCK = 2**17
 """Numbers in a table that a processor's cache holds: work in blocks of that size is several times faster."""
@@ -78,20 +79,19 @@ class DensitySCM(SCMRecipe):
 
     law: Law = SkewedSpline()
     """The law of one column: SkewedSpline() learns a shape, Gaussian() is location-scale, the others take any."""
-    ensemble: int = 5
+    ensemble: Positive = 5
     """Members whose counterfactuals are averaged."""
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: Widths = (64, 64)
     """Widths of the network from (s, a, θ) to the law's parameters."""
-    order: tuple[int, ...] = ()
+    order: tuple[Count, ...] = ()
     """State columns from cause to effect, for a triangular map; empty for a diagonal one."""
     likelihood: Likelihood = CAREFUL
     """How it is fitted."""
-    variation_penalty: float = 3.0
+    variation_penalty: Weight = 3.0
     """Price of every departure from linear regression with one noise for all, over √rows; 0 for plain likelihood."""
 
     def __post_init__(self) -> None:
-        require(self.ensemble > 0, f"an ensemble of {self.ensemble} members says nothing; set it to 1 or more")
-        require(self.variation_penalty >= 0, "variation_penalty cannot be negative; use 0 for plain likelihood")
+        check_settings(self)
         require(
             sorted(self.order) == list(range(len(self.order))),
             f"order={self.order} must name every state column, 0 to the last, once; leave it out for a diagonal map",

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from counterpoint.artifacts import device_of
 from counterpoint.data.jobs import Categories, Job, fitting_table, identity, spread_levels
-from counterpoint.errors import CounterpointError, require
+from counterpoint.errors import CounterpointError
 from counterpoint.model import member_seeds, one_a_member
 from counterpoint.nets.conditional import ConditionalLaw
 from counterpoint.nets.laws import Law, Spline
@@ -33,6 +33,7 @@ from counterpoint.scm.categorical import (
 )
 from counterpoint.scm.density import interquartile_mean
 from counterpoint.seeding import generator
+from counterpoint.settings import Count, Positive, Weight, Widths, check_settings
 
 
 class MixedMechanism(StructuralMechanism):
@@ -126,21 +127,21 @@ class Mixed(SCMRecipe):
     """(column, count) of every categorical state column."""
     law: Law = Spline()
     """The law of one continuous column, as in `DensitySCM`."""
-    static: tuple[int, ...] = ()
+    static: tuple[Count, ...] = ()
     """State columns that never change within a subject; they are told, not foretold."""
-    ensemble: int = 5
+    ensemble: Positive = 5
     """Members; continuous columns are averaged over them, codes are voted on (ties go to the lowest code)."""
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: Widths = (64, 64)
     """Widths of both networks, from (s, a, θ) to the laws' parameters and to the categories' logits."""
     likelihood: Likelihood = Likelihood()
     """How both are fitted."""
-    variation_penalty: float = 0.0
+    variation_penalty: Weight = 0.0
     """Price of a continuous column's departures from linear regression, as in `DensitySCM`."""
     draw_seed: int = 0
     """Seed of the posterior draw that `abduct` fixes for the codes; another seed is another draw."""
 
     def __post_init__(self) -> None:
-        require(self.ensemble > 0, f"an ensemble of {self.ensemble} members says nothing; set it to 1 or more")
+        check_settings(self)
 
     def fit_many(
         self, jobs: Sequence[Job], monitor: Monitor = Monitor(), device: str = "cpu"

@@ -8,9 +8,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from counterpoint.data.jobs import Job
-from counterpoint.errors import require
 from counterpoint.model import Model
 from counterpoint.seeding import generator
+from counterpoint.settings import Count, Positive, check_settings
 from counterpoint.simulation.models import Fresh, ModelSimulator, Pool
 from counterpoint.simulation.rollout import Actor, Rollout, on_device
 from counterpoint.tasks.base import Task
@@ -20,16 +20,15 @@ from counterpoint.tasks.base import Task
 class Rollouts:
     """How policies are tried inside fitted models: a policy's return in every ensemble member of its own model."""
 
-    starts: int = 32
+    starts: Positive = 32
     """Episodes in every ensemble member, from first states of the table."""
-    horizon: int = 0
+    horizon: Count = 0
     """Steps an episode; 0 for the task's own `selection_horizon`."""
     noise: Fresh | Pool = Fresh()
     """Where the noise of an episode comes from."""
 
     def __post_init__(self) -> None:
-        require(self.starts > 0, f"{self.starts} episodes judge nothing; set starts to 1 or more")
-        require(self.horizon >= 0, f"horizon={self.horizon} is negative; use 0 for the task's own")
+        check_settings(self)
 
     def selector(self, models: Sequence[Model], jobs: Sequence[Job], task: Task) -> "CheckpointSelector":
         """A selector for one policy a job, each tried in its own job's model."""

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from counterpoint.data.shapes import Action, Flag, Noise, Reward, State
 from counterpoint.data.spaces import Discrete, constant
+from counterpoint.settings import Amount, Positive, Share, Weight, check_settings
 from counterpoint.tasks.base import KnownSCM
 
 PLANETS = {"jupiter": 24.79, "earth": 9.8, "mercury": 3.7, "neptune": 11.15, "pluto": 0.62}
@@ -46,17 +47,20 @@ class CartPole(KnownSCM):
     Under `relative` the direction of monotonicity turns where s' changes sign, and Theorem 1 does not cover those rows.
     """
 
-    gravity: float = 9.8
+    gravity: Amount = 9.8
     """Gravity in m/s²; `PLANETS` holds the paper's."""
     noise_reading: NoiseReading = "scaled"
     """What "5% noise on the states" means."""
-    noise_size: float = 0.05
+    noise_size: Weight = 0.05
     """Size of the noise on states and actions; 0 for the noise-free simulator."""
-    evaluation_noise_size: float = 0.05
+    evaluation_noise_size: Weight = 0.05
     """Size of the noise in `at_evaluation`; 0 to judge policies without noise."""
-    horizon: int = 500
+    horizon: Positive = 500
     """Steps after which an evaluation episode is cut, as in CartPole-v1."""
-    discount: float = 0.99
+    discount: Share = 0.99
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     actions = Discrete.of([i / 10 for i in range(11)])
     state_names = ("position", "velocity", "angle", "angular_velocity")

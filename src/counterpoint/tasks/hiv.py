@@ -26,6 +26,7 @@ from torch import Tensor
 from counterpoint.data.shapes import Action, Flag, Noise, Reward, State
 from counterpoint.data.spaces import Discrete
 from counterpoint.seeding import generator as seeded
+from counterpoint.settings import Amount, Positive, Share, Weight, check_settings
 from counterpoint.tasks.base import KnownSCM
 
 UNHEALTHY = (163573.0, 5.0, 11945.0, 46.0, 63919.0, 24.0)
@@ -77,15 +78,18 @@ class HIV(KnownSCM):
 
     response: HIVResponse = field(default_factory=HIVResponse)
     """One patient, or a population: row i then belongs to patient i (see `of_subjects`)."""
-    noise_size: float = 0.05
+    noise_size: Weight = 0.05
     """Standard deviation of the noise on each log state."""
-    initial_spread: float = 0.1
+    initial_spread: Weight = 0.1
     """Standard deviation of each log state around `UNHEALTHY` at the start."""
-    reward_unit: float = 1e5
+    reward_unit: Amount = 1e5
     """Ernst's reward is divided by this, to bring it near one at the start."""
-    horizon: int = 200
+    horizon: Positive = 200
     """Steps of five days."""
-    discount: float = 0.98
+    discount: Share = 0.98
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     actions = Discrete(((0.0, 0.0), (1.0, 0.0), (0.0, 1.0), (1.0, 1.0)))
     state_names = ("log_T1", "log_T2", "log_T1_infected", "log_T2_infected", "log_virus", "log_immune")

@@ -19,6 +19,7 @@ from torch import Tensor
 from counterpoint.data.shapes import Action, Flag, Noise, Reward, State
 from counterpoint.data.spaces import Discrete
 from counterpoint.seeding import generator as seeded
+from counterpoint.settings import Finite, Positive, Share, Weight, check_settings
 from counterpoint.tasks.base import KnownSCM
 
 CHEMO_DOSE = 5.0
@@ -71,17 +72,20 @@ class Tumour(KnownSCM):
 
     response: TumourResponse = field(default_factory=TumourResponse)
     """One patient, or a population: row i then belongs to patient i (see `of_subjects`)."""
-    radio_cost: float = 0.35
+    radio_cost: Finite = 0.35
     """Cost of a fraction of radiotherapy, in units of log volume; makes the best decision differ between patients."""
-    chemo_cost: float = 0.0
+    chemo_cost: Finite = 0.0
     """Cost of a dose of chemotherapy."""
-    death_cost: float = 10.0
+    death_cost: Finite = 10.0
     """Cost of dying, so that an early end is never a way to save costs."""
-    noise_size: float = 0.01
+    noise_size: Weight = 0.01
     """Standard deviation of e."""
-    horizon: int = 60
+    horizon: Positive = 60
     """Days of treatment."""
-    discount: float = 0.99
+    discount: Share = 0.99
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     actions = Discrete(((0.0, 0.0), (1.0, 0.0), (0.0, 1.0), (1.0, 1.0)))
     state_names = ("log_volume", "concentration")

@@ -18,6 +18,7 @@ from torch import Tensor
 from counterpoint.data.shapes import Action, Flag, Noise, Reward, State
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import GOES_ON
+from counterpoint.settings import Finite, Positive, Share, check_settings
 from counterpoint.tasks.base import Conclusion, KnownSCM
 
 
@@ -25,15 +26,18 @@ from counterpoint.tasks.base import Conclusion, KnownSCM
 class Ward(KnownSCM):
     """Two states, three doses, two outcomes."""
 
-    step_reward: float = -0.1
+    step_reward: Finite = -0.1
     """Reward of a step after which the patient stays."""
-    died_reward: float = -10.0
+    died_reward: Finite = -10.0
     """Reward of the step in which the patient dies."""
-    discharged_reward: float = 5.0
+    discharged_reward: Finite = 5.0
     """Reward of the step in which the patient goes home."""
-    horizon: int = 40
+    horizon: Positive = 40
     """Steps after which a record is cut."""
-    discount: float = 0.98
+    discount: Share = 0.98
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     actions = Discrete.of([0.0, 0.5, 1.0])
     state_names = ("severity", "drug")

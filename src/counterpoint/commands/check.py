@@ -1,0 +1,65 @@
+"""`counterpoint check`: what is in a table, and which flags `fit` needs for it."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from rich.markup import escape
+
+from counterpoint.artifacts import write_text
+from counterpoint.commands.console import CONSOLE, say, show
+from counterpoint.data.inspection import LEGEND, MEANS, column_rows, inspect, sections, summary
+
+
+@dataclass(frozen=True)
+class Check:
+    """Look at a table before fitting: what each column seems to be, what is odd, which flags settle it.
+
+    Columns that you do not name are guessed, and marked so. No patient's values are shown. The command line to run next
+    stands at the end.
+    """
+
+    table: tyro.conf.Positional[Path]
+    """CSV, TSV or Parquet table."""
+    subject: str = ""
+    """Column that says whose row it is."""
+    time: str = ""
+    """Column that orders the rows of a subject: numbers, or dates."""
+    state: tuple[str, ...] = ()
+    """Columns of the state."""
+    action: tuple[str, ...] = ()
+    """Column (or columns) of the action."""
+    reward: str = ""
+    """Column of the reward."""
+    done: tuple[str, ...] = ()
+    """Column (or columns) that is true where an episode ends with an outcome, as died discharged."""
+    episode: str = ""
+    """Column that tells a subject's episodes apart."""
+    encoding: str = "utf-8"
+    """Encoding of a text file, as latin-1."""
+    out: Path | None = None
+    """Folder for check-table.json and check-table.md."""
+    write_study: Path | None = None
+    """File for the suggested choices, TOML, as `counterpoint run` takes it."""
+
+    def execute(self) -> None:
+        roles = ("subject", "time", "state", "action", "reward", "done", "episode", "encoding")
+        found = inspect(self.table, **{role: getattr(self, role) for role in roles})
+        say(f"{self.table}: {summary(found)}\n")
+        wide = CONSOLE.width >= 110
+        rows = [
+            {name: escape(cell) for name, cell in row.items() if wide or name != MEANS} for row in column_rows(found)
+        ]
+        show(rows, "columns")
+        say(LEGEND)
+        for title, text in sections(found).items():
+            say(f"\n{title}\n{text}")
+        if self.out is not None:
+            self.out.mkdir(parents=True, exist_ok=True)
+            write_text(self.out / "check-table.json", json.dumps(found.to_json(), indent=2))
+            write_text(self.out / "check-table.md", found.page())
+            say(f"\nthe same in {self.out / 'check-table.md'}, numbers in {self.out / 'check-table.json'}")
+        if self.write_study is not None:
+            write_text(self.write_study, found.study())
+            say(f"\nthe choices are in {self.write_study}: counterpoint run {self.table} --config {self.write_study}")
