@@ -233,7 +233,7 @@ def test_a_truncated_artifact_is_refused_in_one_line(tmp_path, capsys) -> None:
 def test_commands_say_what_must_come_first(tmp_path, capsys) -> None:
     run = tmp_path / "run"
     assert "has no data; run simulate, or fit with --data first" in refused(capsys, run, "fit", "--run", run)
-    assert "has no scm; run fit first" in refused(capsys, run, "check-scm", run)
+    assert "has no scm; run fit first" in refused(capsys, run, "check-scm", "--run", run)
     assert "has no data; run simulate, or fit with --data first" in refused(capsys, run, "augment", "--run", run)
     assert "has no data; run simulate, or fit with --data first" in refused(capsys, run, "train", "--run", run)
     assert "has no task; run simulate, or fit first" in refused(capsys, run, "evaluate", "--run", run)

@@ -11,6 +11,7 @@ from counterpoint.counterfactual import Augmenter
 from counterpoint.dynamics.gaussian import GaussianDynamics
 from counterpoint.dynamics.outcome import Outcome
 from counterpoint.errors import CounterpointError
+from counterpoint.methods.general import General
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Schedule
 from counterpoint.policies.bcq import BCQ
@@ -18,15 +19,20 @@ from counterpoint.policies.d3qn import D3QN
 from counterpoint.policies.pets import PETS, Planner
 from counterpoint.policies.steve import MVE, STEVE
 from counterpoint.scm.auto import Auto
+from counterpoint.scm.bicogan import BiCoGAN
 from counterpoint.scm.density import DensitySCM
 from counterpoint.simulation.selection import Rollouts
+from counterpoint.tasks.cartpole import CartPole
 from recipes import DENSITY, ROWS
 
 NAN = math.nan
 CHECKING = Schedule(steps=10, check_every=5)
 
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
-    "no fewer than no alternatives": (lambda: Augmenter(alternatives=-1), "alternatives=-1 is negative"),
+    "no fewer than no alternatives": (
+        lambda: Augmenter(alternatives=-1),
+        "alternatives=-1 of Augmenter is not a number",
+    ),
     "an order names a column once": (lambda: DensitySCM(order=(0, 0)), "order=(0, 0) must name every state column"),
     "an order has no gap": (lambda: DensitySCM(order=(0, 2)), "order=(0, 2) must name every state column"),
     "an order names all columns": (
@@ -37,43 +43,72 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: replace(DENSITY, order=(4, 3, 2, 1, 0)).fit(ROWS),
         "names 5 columns of 4; name all",
     ),
-    "an ensemble has a member": (lambda: DensitySCM(ensemble=0), "an ensemble of 0 members"),
-    "so has one of dynamics": (lambda: GaussianDynamics(ensemble=0), "an ensemble of 0 members"),
-    "a price is not paid out": (lambda: DensitySCM(variation_penalty=-1.0), "variation_penalty cannot be negative"),
-    "a price is a number": (lambda: DensitySCM(variation_penalty=NAN), "variation_penalty cannot be negative"),
+    "an ensemble has a member": (lambda: DensitySCM(ensemble=0), "ensemble=0 of DensitySCM is not a number from 1"),
+    "so has one of dynamics": (
+        lambda: GaussianDynamics(ensemble=0),
+        "ensemble=0 of GaussianDynamics is not",
+    ),
+    "a price is not paid out": (
+        lambda: DensitySCM(variation_penalty=-1.0),
+        "variation_penalty=-1.0 of DensitySCM",
+    ),
+    "a price is a number": (
+        lambda: DensitySCM(variation_penalty=NAN),
+        "variation_penalty=nan of DensitySCM is not",
+    ),
     "what is checked is held out": (lambda: Likelihood(CHECKING, held_out=0.0), "held_out=0 leaves nothing to check"),
-    "a share is no count": (lambda: Likelihood(held_out=2), "held_out=2 is not a share"),
-    "a share leaves something": (lambda: Likelihood(held_out=1.0), "held_out=1.0 is not a share"),
-    "a share is a number": (lambda: Likelihood(held_out=NAN), "held_out=nan is not a share"),
-    "a batch has a row": (lambda: Likelihood(batch=0), "a batch of 0 rows"),
-    "a rate is a number": (lambda: Likelihood(learning_rate=NAN), "learning_rate=nan is not usable"),
-    "a log has rows": (lambda: Schedule(log_every=0), "log_every=0 logs never"),
-    "a schedule has a step": (lambda: Schedule(steps=0), "0 updates train nothing"),
-    "no negative check": (lambda: Schedule(check_every=-1), "check_every and patience cannot be negative"),
-    "no negative patience": (lambda: Schedule(patience=-1), "check_every and patience cannot be negative"),
-    "real rows are a share": (lambda: D3QN(real_share=2), "real_share=2 is not a share"),
-    "a target that never follows": (lambda: D3QN(tau=0), "tau=0 is not above 0"),
-    "a target that overtakes": (lambda: D3QN(tau=1.5), "tau=1.5 is not above 0 and at most 1"),
-    "a policy's rate is a number": (lambda: D3QN(learning_rate=float("nan")), "learning_rate=nan is not usable"),
-    "a policy's batch has a row": (lambda: D3QN(batch=0), "a batch of 0 rows"),
+    "a share is no count": (lambda: Likelihood(held_out=2), "held_out=2 of Likelihood is not a number from 0 to 1"),
+    "a share leaves something": (lambda: Likelihood(held_out=1.0), "held_out=1 leaves nothing to learn from"),
+    "a share is a number": (lambda: Likelihood(held_out=NAN), "held_out=nan of Likelihood is not a finite number"),
+    "a batch has a row": (lambda: Likelihood(batch=0), "batch=0 of Likelihood is not a number from 1"),
+    "a rate is a number": (
+        lambda: Likelihood(learning_rate=NAN),
+        "learning_rate=nan of Likelihood is not",
+    ),
+    "a log has rows": (lambda: Schedule(log_every=0), "log_every=0 of Schedule is not a number from 1"),
+    "a schedule has a step": (lambda: Schedule(steps=0), "steps=0 of Schedule is not a number from 1"),
+    "no negative check": (lambda: Schedule(check_every=-1), "check_every=-1 of Schedule is not a number from 0"),
+    "no negative patience": (lambda: Schedule(patience=-1), "patience=-1 of Schedule is not a number from 0"),
+    "real rows are a share": (lambda: D3QN(real_share=2), "real_share=2 of D3QN is not a number from 0 to 1"),
+    "a target that never follows": (lambda: D3QN(tau=0), "tau=0 of D3QN is not a number above 0 to 1"),
+    "a target that overtakes": (lambda: D3QN(tau=1.5), "tau=1.5 of D3QN is not a number above 0 to 1"),
+    "a policy's rate is a number": (
+        lambda: D3QN(learning_rate=float("nan")),
+        "learning_rate=nan of D3QN is not a finite",
+    ),
+    "a policy's batch has a row": (lambda: D3QN(batch=0), "batch=0 of D3QN is not a number from 1"),
     "an action is allowed": (lambda: BCQ(threshold=1), "threshold 1 allows no action"),
     "particles share out": (lambda: PETS(particles=3), "3 particles do not share out among"),
-    "there are particles": (lambda: PETS(particles=0), "0 particles do not share out among"),
-    "a plan has elites": (lambda: Planner(elites=0), "0 elites of"),
+    "there are particles": (lambda: PETS(particles=0), "particles=0 of PETS is not a number from 1"),
+    "a plan has elites": (lambda: Planner(elites=0), "elites=0 of Planner is not a number from 1"),
     "elites are candidates": (lambda: Planner(candidates=10, elites=11), "11 elites of 10 candidates"),
     "candidates come in pairs": (lambda: Planner(candidates=11, elites=2), "2 elites of 11 candidates"),
-    "a plan looks ahead": (lambda: Planner(horizon=0), "a plan needs a horizon"),
-    "an episode is tried": (lambda: Rollouts(starts=0), "0 episodes judge nothing"),
-    "no negative episode": (lambda: Rollouts(horizon=-1), "horizon=-1 is negative"),
-    "STEVE looks ahead": (lambda: STEVE(horizon=-1), "horizon=-1 is negative"),
-    "so does MVE": (lambda: MVE(horizon=-1), "horizon=-1 is negative"),
-    "STEVE has a Q-function": (lambda: STEVE(q_functions=0), "dynamics and q_functions need 1 or more"),
-    "no negative reward models": (lambda: STEVE(rewards=-1), "rewards=-1 is negative"),
-    "a discount discounts": (lambda: Outcome(discount=2), "discount=2 is not between 0 and 1"),
-    "a discount is a number": (lambda: Outcome(discount=NAN), "discount=nan is not between 0 and 1"),
-    "few rows need a ridge": (lambda: Outcome(ridge=0.0), "ridge=0.0 leaves few rows undefined"),
+    "a plan looks ahead": (lambda: Planner(horizon=0), "horizon=0 of Planner is not a number from 1"),
+    "an episode is tried": (lambda: Rollouts(starts=0), "starts=0 of Rollouts is not a number from 1"),
+    "no negative episode": (lambda: Rollouts(horizon=-1), "horizon=-1 of Rollouts is not a number from 0"),
+    "STEVE looks ahead": (lambda: STEVE(horizon=-1), "horizon=-1 of STEVE is not a number from 0"),
+    "so does MVE": (lambda: MVE(horizon=-1), "horizon=-1 of MVE is not a number from 0"),
+    "STEVE has a Q-function": (lambda: STEVE(q_functions=0), "q_functions=0 of STEVE is not a number from 1"),
+    "no negative reward models": (lambda: STEVE(rewards=-1), "rewards=-1 of STEVE is not a number from 0"),
+    "a discount discounts": (lambda: Outcome(discount=2), "discount=2 of Outcome is not a number from 0 to 1"),
+    "a discount is a number": (lambda: Outcome(discount=NAN), "discount=nan of Outcome is not a finite number"),
+    "few rows need a ridge": (lambda: Outcome(ridge=0.0), "ridge=0.0 of Outcome is not a number above 0"),
+    "a rate is not a billion": (lambda: D3QN(learning_rate=1e9), "learning_rate=1000000000.0 of D3QN is not a number"),
+    "a width is no text": (lambda: D3QN(hidden="wide"), "hidden='wide' of D3QN is not a tuple"),
+    "a layer has a width": (lambda: DensitySCM(hidden=(64, 0)), "hidden=(64, 0) of DensitySCM is not a number from 1"),
+    "a count is whole": (lambda: Schedule(steps=2.5), "steps=2.5 of Schedule is not a whole number"),
+    "yes is no count": (lambda: Schedule(steps=True), "steps=True of Schedule is not a whole number"),
+    "a rate falls in a known way": (lambda: Schedule(rate="wild"), "rate='wild' of Schedule is not one of 'constant'"),
+    "a recipe is made of recipes": (lambda: General(model="gan"), "model='gan' of General is not a ModelRecipe"),
+    "a law is a law": (lambda: DensitySCM(law=None), "law=None of DensitySCM is not a Gaussian"),
+    "a simulator looks ahead": (lambda: CartPole(horizon=-5), "horizon=-5 of CartPole is not a number from 1"),
+    "noise is finite": (lambda: CartPole(noise_size=math.inf), "noise_size=inf of CartPole is not a finite number"),
+    "betas are two": (
+        lambda: replace(BiCoGAN().training, betas=(0.5,)),
+        "betas=(0.5,) of Adversarial is not a tuple",
+    ),
     "a choice has candidates": (lambda: Auto(candidates=()), "Auto has no candidates"),
-    "a choice is judged on something": (lambda: Auto(held_out=0.0), "held_out=0.0 is not a share"),
+    "a choice is judged on something": (lambda: Auto(held_out=0.0), "held_out=0.0 leaves one side empty"),
 }
 
 

@@ -248,7 +248,7 @@ batch = 64
     [
         ("choose last='terminal' or 'drop'", "choose --last terminal or 'drop'"),
         ("pass outcome='last row of the subject'", "pass --outcome 'last row of the subject'"),
-        ("carry_forward=-1.0 is wrong", "carry_forward=-1.0 is wrong"),
+        ("carry_forward=-1.0 is wrong", "--carry-forward -1.0 is wrong"),
         ("pass labels=[…], one", "pass --labels […], one"),
         ("held_out=2.0 is not a share", "--held-out 2.0 is not a share"),
     ],

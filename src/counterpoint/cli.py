@@ -64,5 +64,5 @@ def main(arguments: list[str] | None = None) -> None:
 
 def in_flags(message: str) -> str:
     """A message with the flags of the command line in place of Python's arguments: last='drop' is --last drop."""
-    named = re.sub(r"\b([a-z][a-z_]*)=(?=['\[(\d…])", lambda found: f"--{found[1].replace('_', '-')} ", message)
+    named = re.sub(r"\b([a-z][a-z_]*)=(?=['\[(\d…-])", lambda found: f"--{found[1].replace('_', '-')} ", message)
     return re.sub(r"(--[a-z-]+) '([^' ]*)'", r"\1 \2", named)

@@ -8,7 +8,7 @@ import math
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from counterpoint.errors import CounterpointError
@@ -37,7 +37,8 @@ Count = Annotated[int, Range(0, MANY)]
 Share = Annotated[float, Range(0, 1)]
 Weight = Annotated[float, Range(0, 1e6)]
 Amount = Annotated[float, Range(0, 1e6, open=True)]
-Rate = Annotated[float, Range(0, 1, open=True)]
+Rate = Annotated[float, Range(0, 10, open=True)]
+Fraction = Annotated[float, Range(0, 1, open=True)]
 Finite = Annotated[float, Range(-1e12, 1e12)]
 Widths = tuple[Annotated[int, Range(1, 100_000)], ...]
 
@@ -50,7 +51,7 @@ def check_settings(recipe: Any) -> None:
             raise CounterpointError(f"{name}={_shown(getattr(recipe, name))} of {type(recipe).__name__} is not {wrong}")
 
 
-@lru_cache(maxsize=None)
+@cache
 def _hints(cls: type) -> dict[str, Any]:
     hints = get_type_hints(cls, include_extras=True)
     return {field.name: hints[field.name] for field in fields(cls)}

@@ -15,7 +15,7 @@ from torch.distributions import Transform
 from zuko.transforms import MonotonicRQSTransform
 
 from counterpoint.nets.spline import SplineTable
-from counterpoint.settings import Finite, Positive, Rate, check_settings
+from counterpoint.settings import Finite, Fraction, Positive, check_settings
 
 LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
 BOUND = 5.0
@@ -107,7 +107,7 @@ class SkewedSpline:
     """Where the bends are, in standard deviations."""
     bins: Positive = 8
     """Pieces of the shared spline."""
-    steepest: Rate = 0.6
+    steepest: Fraction = 0.6
     """A bend's slopes lie between 1 − this and 1 + this; near 1, several bends together blow up errors in far rows."""
 
     def __post_init__(self) -> None:

@@ -22,7 +22,7 @@ from counterpoint.nets.stacked import initialise
 from counterpoint.nets.training import Monitor, Schedule, train
 from counterpoint.policies.base import Learned, PolicyLearner, action_numbers, discrete
 from counterpoint.policies.qnetwork import QPolicy, greedy, q_policies, saved_q_policy
-from counterpoint.settings import Amount, Positive, Rate, Share, Widths, check_settings
+from counterpoint.settings import Amount, Fraction, Positive, Rate, Share, Widths, check_settings
 from counterpoint.simulation.rollout import Actor
 from counterpoint.tasks.base import Task
 
@@ -42,7 +42,7 @@ class D3QN(PolicyLearner):
     """Rows a minibatch."""
     learning_rate: Rate = 5e-4
     """Learning rate of Adam."""
-    tau: Rate = 0.005
+    tau: Fraction = 0.005
     """How far the target network follows at every update."""
     real_share: Share = 0.5
     """Share of real rows in every minibatch, where the table has imagined rows."""
