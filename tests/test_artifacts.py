@@ -19,6 +19,7 @@ from counterpoint.artifacts import Artifact, Saved
 from counterpoint.commands import demo
 from counterpoint.counterfactual import Augmenter
 from counterpoint.data.jobs import Job, Origin, fitting_table
+from counterpoint.data.schema import Schema
 from counterpoint.data.spaces import Box, Discrete
 from counterpoint.data.transitions import Transitions, first_outcome
 from counterpoint.dynamics.outcome import Outcome
@@ -67,7 +68,7 @@ class Numbers(Artifact):
 
     def __init__(self, recipe: Plain, weight: Tensor) -> None:
         self.recipe, self.weight = recipe, weight
-        self.actions, self.state_names, self.origin = Discrete.of([0, 1]), ("x",), Origin(1, "data", "theta")
+        self.schema, self.origin = Schema.of(("x",), Discrete.of([0, 1])), Origin(1, "data", "theta")
 
     def weights(self) -> dict[str, Tensor]:
         return {"weight": self.weight}
@@ -91,7 +92,7 @@ def test_every_scm_comes_back_bit_for_bit(name: str, tmp_path: Path) -> None:
     assert torch.equal(loaded.counterfactual(rows, other), model.counterfactual(rows, other))
     fresh = (m.sample(rows.state, other, generator(2)) for m in (model, loaded))
     assert torch.equal(*fresh)
-    assert (loaded.recipe, loaded.actions, loaded.state_names) == (recipe, rows.actions, rows.state_names)
+    assert (loaded.recipe, loaded.schema) == (recipe, rows.schema)
     assert loaded.origin == model.origin
     assert (loaded.origin.seed, loaded.origin.data) == (7, rows.fingerprint)
 
@@ -277,10 +278,10 @@ def test_missing_files_are_one_line(folder: Path, tmp_path: Path) -> None:
         (b'{"format": "counter', "is not JSON"),
         (b"\xff\xfe", "is not JSON"),
         (b"[" * 100_000, "is not JSON"),
-        (b'{"a": 1}', "is not a counterpoint/2 recipe"),
+        (b'{"a": 1}', "is not a counterpoint/3 recipe"),
         (b"[1, 2]", "is not a JSON object"),
-        (b'{"format": "counterpoint/1"}', "is not a counterpoint/2 recipe"),
-        (b'{"format": "counterpoint/2"}', "is not as it was saved"),
+        (b'{"format": "counterpoint/2"}', "is not a counterpoint/3 recipe"),
+        (b'{"format": "counterpoint/3"}', "is not as it was saved"),
     ],
 )
 def test_a_foreign_or_broken_recipe_is_one_line(folder: Path, text: bytes, words: str) -> None:
@@ -317,8 +318,10 @@ MISSING = object()
         {"members": "two"},
         {"members": MISSING},
         {"context": None},
-        {"state_names": 4},
-        {"state_names": ["s1"]},
+        {"schema": 4},
+        {"schema": artifacts.encode(ROWS.schema) | {"states": 4}},
+        {"schema": artifacts.encode(Schema.of(["s1"], ROWS.actions))},
+        {"schema": artifacts.encode(ROWS.schema) | {"action_names": ["a", "b"]}},
         {"parts": 3},
         {"parts": MISSING},
         {"parts": {"model": {"parts": {}}}},

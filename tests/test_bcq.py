@@ -97,7 +97,7 @@ def test_without_a_threshold_the_target_is_d3qns() -> None:
     networks[2].load_state_dict(networks[0].state_dict(), strict=False)
     targets = []
     for network, recipe in zip(networks, (free, held, SMALL), strict=True):
-        learner = QLearner(network, recipe.build, [table(job)], SMALL, greedy_by(task), None)
+        learner = QLearner(network, recipe.build, [table(job)], SMALL, greedy_by(task, job), None)
         rows = (learner.reward, learner.next_state, learner.not_terminated)
         targets.append(learner.objective.target(learner, *rows))
     torch.testing.assert_close(targets[0], targets[2])

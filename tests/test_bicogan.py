@@ -287,7 +287,7 @@ def test_an_interrupted_fit_resumes_to_the_same_weights(recipe, tmp_path):
 @BOTH
 def test_weights_suffice_to_rebuild_the_model(recipe):
     model = recipe.fit(rows(), seed=1)
-    given = recipe, model.actions, model.state_names, model.origin, model.header(), model.weights(), {}
+    given = recipe, model.schema, model.origin, model.header(), model.weights(), {}
     rebuilt = recipe.rebuild(Saved(*given))
     table = rows(seed=9)
     actions = other_actions(table)

@@ -7,7 +7,8 @@ import torch
 from scipy import stats
 
 from counterpoint import artifacts
-from counterpoint.data.jobs import Job, Origin
+from counterpoint.data.jobs import Job, Origin, spread_levels
+from counterpoint.data.schema import Column, Schema
 from counterpoint.data.spaces import Box
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError
@@ -123,7 +124,7 @@ def test_counterfactual_stability_of_a_mechanism() -> None:
     recipe = categorical(3, 4, ensemble=1)
     mechanism = recipe.build(2, 3, 1)
     initialise(mechanism, [5])
-    model = StructuralCausalModel(recipe, mechanism, Box((-1.0,), (1.0,)), ("a", "b"), Origin(0, "", ""), NO_ROWS)
+    model = StructuralCausalModel(recipe, mechanism, ward(1, 5).schema, Origin(0, "", ""), NO_ROWS)
     random = generator(5, "mechanism")
     rows = ward(4000, 5)
     codes = [torch.randint(n, (4000, 2), generator=random).float() for n in (3, 4)]
@@ -190,10 +191,10 @@ def test_posterior_draws_differ_and_all_explain_the_row(fitted: StructuralCausal
         assert torch.equal(fitted.predict(rows.state, rows.action, noise)[:, 1], rows.next_state[:, 1])
 
 
-def test_combine_votes_on_codes_and_averages_numbers() -> None:
+def test_combine_votes_on_codes_and_averages_the_inner_half_of_numbers() -> None:
     mechanism = RECIPE.build(2, 3, 4)
     predictions = torch.tensor([[[1.0, 2], [0, 0]], [[2.0, 2], [0, 1]], [[3.0, 1], [0, 2]], [[6.0, 0], [1, 1]]])
-    assert mechanism.combine(predictions).tolist() == [[3.0, 2.0], [0.25, 1.0]]
+    assert mechanism.combine(predictions).tolist() == [[2.5, 2.0], [0.0, 1.0]]
     tie = torch.tensor([[[0.0, 2]], [[0.0, 1]], [[0.0, 1]], [[0.0, 2]]])
     assert mechanism.combine(tie).tolist() == [[0.0, 1.0]]
 
@@ -216,9 +217,10 @@ def test_many_jobs_fit_as_one(law: Gaussian | Spline) -> None:
 
 def test_saved_model_predicts_the_same(fitted: StructuralCausalModel, tmp_path) -> None:
     fitted.save(tmp_path)
-    loaded = artifacts.load(tmp_path, {c.__name__: c for c in (Mixed, Gaussian, Likelihood, Schedule, Box, Origin)})
+    classes = (Mixed, Gaussian, Likelihood, Schedule, Schema, Column, Box, Origin)
+    loaded = artifacts.load(tmp_path, {c.__name__: c for c in classes})
     rows = ward(100, 3)
-    assert (loaded.recipe, loaded.origin, loaded.actions) == (fitted.recipe, fitted.origin, fitted.actions)
+    assert (loaded.recipe, loaded.origin, loaded.schema) == (fitted.recipe, fitted.origin, fitted.schema)
     assert torch.equal(loaded.counterfactual(rows, -rows.action), fitted.counterfactual(rows, -rows.action))
 
 
@@ -249,10 +251,8 @@ def test_categories_that_do_not_fit_the_state(categories: tuple[tuple[int, int],
 
 
 def _probabilities(model: StructuralCausalModel, state: torch.Tensor, action: torch.Tensor) -> list[torch.Tensor]:
-    from counterpoint.scm.categorical import one_hot
-
     mechanism = model.mechanism
-    context = one_hot(torch.cat([state, action], -1).expand(mechanism.members, -1, -1), mechanism.categories)
+    context = spread_levels(torch.cat([state, action], -1).expand(mechanism.members, -1, -1), mechanism.categories)
     with torch.no_grad():
         return [table.exp().mean(0).log() for table in mechanism.codes.log_probabilities(context)]
 
@@ -261,4 +261,4 @@ def _only_member(model: StructuralCausalModel, member: int) -> StructuralCausalM
     recipe = replace(model.recipe, ensemble=1)
     weights = unstack(model.mechanism.state_dict(), model.mechanism.members)[member]
     mechanism = with_weights(recipe.build(2, 3, 1), weights)
-    return StructuralCausalModel(recipe, mechanism, model.actions, model.state_names, model.origin, model.fitted_rows)
+    return StructuralCausalModel(recipe, mechanism, model.schema, model.origin, model.fitted_rows)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from counterpoint.data.jobs import Origin
+from counterpoint.data.schema import Schema
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions, concatenate, first_outcome
 from counterpoint.errors import CounterpointError
@@ -196,7 +197,7 @@ class Divided(Truth):
 def wrap(mechanism: StructuralMechanism, rows: Transitions, fitted_on: Transitions | None = None) -> Any:
     """A model of this mechanism, as if it were fitted on the rows given, or on others."""
     seen = torch.zeros(0, dtype=torch.long) if fitted_on is None else fitted_on.row_hashes
-    return StructuralCausalModel(None, mechanism, rows.actions, rows.state_names, Origin(0, "", ""), seen)
+    return StructuralCausalModel(None, mechanism, rows.schema, Origin(0, "", ""), seen)
 
 
 def examine(mechanism: StructuralMechanism, task: OneStep, seed: int = 0, count: int = 600) -> Sample:
@@ -386,7 +387,8 @@ class TestSupport:
         rows, space = sample(Heteroscedastic(), 2000, 0), Discrete.one_hot(3)
         two, three = (torch.randint(count, (2000,), generator=random) for count in (2, 3))
         index = torch.where(rows.state[:, 0] > 0, two, three)
-        given = replace(rows, action=space.features(index), action_index=index, actions=space)
+        schema = Schema.of(rows.state_names, space)
+        given = replace(rows, action=space.features(index), action_index=index, schema=schema)
         asked = space.features(torch.full((2000,), 2))
         outside = support(given, asked, given).alternative > 1e-4
         clear = rows.state[:, 0].abs() > 0.2

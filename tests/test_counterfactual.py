@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from counterpoint.counterfactual import Augmenter, Imaginer
 from counterpoint.data.jobs import Job, Origin, fitting_table
+from counterpoint.data.schema import Schema
 from counterpoint.data.spaces import Box, Discrete
 from counterpoint.data.transitions import Transitions, concatenate, first_outcome
 from counterpoint.errors import CounterpointError
@@ -189,7 +190,7 @@ NO_ROWS = torch.zeros(0, dtype=torch.long)
 
 
 def truth(space: Discrete | Box = DOSES, mechanism: Truth | None = None) -> StructuralCausalModel:
-    return StructuralCausalModel(None, mechanism or Truth(), space, ("s",), Origin(0, "", ""), NO_ROWS)
+    return StructuralCausalModel(None, mechanism or Truth(), Schema.of(("s",), space), Origin(0, "", ""), NO_ROWS)
 
 
 def trials(count: int, seed: int = 0, space: Discrete | Box = DOSES) -> Transitions:
@@ -205,7 +206,7 @@ def trials(count: int, seed: int = 0, space: Discrete | Box = DOSES) -> Transiti
         reward=REACH.reward(rows.state, action, next_state),
         outcome=first_outcome(REACH.terminated(next_state)),
         truncated=~REACH.terminated(next_state),
-        actions=space,
+        schema=Schema.of(rows.state_names, space),
     )
 
 

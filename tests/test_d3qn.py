@@ -96,7 +96,7 @@ def linear_q(learner: D3QN, values: Sequence[Sequence[float]]) -> DuelingQ:
 def q_learner(data: Transitions, how: D3QN = TINY, seed: int = 0) -> QLearner:
     network = how.build(data.state_size, CHAIN.actions.count, 1)
     initialise(network, [seed])
-    return QLearner(network, how.build, [table(Job(data))], how, greedy_by(CHAIN), None)
+    return QLearner(network, how.build, [table(Job(data))], how, greedy_by(CHAIN, Job(data)), None)
 
 
 def bootstrap(learner: QLearner, reward: Tensor, next_state: Tensor, not_terminated: Tensor) -> Tensor:
@@ -107,7 +107,7 @@ def hand_made() -> QLearner:
     """At s' = 2 the online network likes action 1 (5 against 4) and the target network action 0 (10 against 7)."""
     how = replace(TINY, hidden=())
     online = linear_q(how, [[0, 2], [1, 2]])
-    learner = QLearner(online, how.build, [table(Job(ROOMS))], how, greedy_by(CHAIN), None)
+    learner = QLearner(online, how.build, [table(Job(ROOMS))], how, greedy_by(CHAIN, Job(ROOMS)), None)
     learner.target.load_state_dict(linear_q(how, [[0, 5], [3, 2]]).state_dict())
     for network in (learner.online, learner.target):
         network.states.take(torch.zeros(1, 1, 1), torch.ones(1, 1, 1))
@@ -209,7 +209,10 @@ def test_an_action_outside_the_space_is_named() -> None:
 
 
 def test_a_continuous_action_space_is_one_line() -> None:
-    with pytest.raises(CounterpointError, match=r"^this learner needs a discrete action space;[^\n]*$"):
+    with pytest.raises(
+        CounterpointError,
+        match=r"^this learner chooses from a list of actions,[^\n]*Bins\(\)$",
+    ):
         TINY.fit(ROOMS, Chain(Box((0.0,), (1.0,))))
 
 
@@ -219,7 +222,7 @@ def test_checks_without_a_selector_are_one_line() -> None:
 
 
 def test_the_score_of_a_vote_is_that_of_each_of_its_voters() -> None:
-    objective = replace(greedy_by(CHAIN), votes=2)
+    objective = replace(greedy_by(CHAIN, Job(ROOMS)), votes=2)
     selector = lambda actor: torch.tensor([1.0, 2.0])
     learner = QLearner(TINY.build(1, 2, 4), TINY.build, [table(Job(ROOMS))] * 4, TINY, objective, selector)
     assert learner.score().tolist() == [1, 1, 2, 2]

@@ -13,7 +13,7 @@ from counterpoint.data.dataframe import from_dataframe
 from counterpoint.data.spaces import Box, Discrete
 from counterpoint.data.storage import read, write
 from counterpoint.data.transitions import COLUMNS, NAMES, Transitions, concatenate
-from counterpoint.errors import CounterpointError
+from counterpoint.errors import CounterpointError, CounterpointWarning
 
 ROLES: dict[str, Any] = {"subject": "id", "time": "hour", "state": ["HR", "BP"], "action": "dose", "reward": "r"}
 SECRET = 77.125
@@ -67,6 +67,16 @@ def big(seed: int, subjects: int = 30) -> pd.DataFrame:
     frame["r"] = rng.normal(size=len(frame))
     frame["done"] = rng.random(len(frame)) < 0.2
     return frame.sample(frac=1, random_state=seed)
+
+
+def load_big(table: Any, **options: Any) -> Transitions:
+    """The records of `big`, whose hours are at all distances, taken as consecutive."""
+    with pytest.warns(CounterpointWarning) as said:
+        rows = from_dataframe(table, **{**ROLES, "done": "done", "gaps": "bridge", **options})
+    notes = [str(warning.message) for warning in said]
+    assert "pairs of rows are not one step of" in notes[0]
+    assert all("have no two rows that follow each other" in note for note in notes[1:])
+    return rows
 
 
 def test_terminal_rows_by_hand() -> None:
@@ -179,7 +189,8 @@ def test_a_dropped_row_needs_no_action_and_no_reward() -> None:
 
 
 def test_a_subject_with_no_kept_row_is_not_in_the_data() -> None:
-    table = load(records(id=["carl", "bob", "bob", "ann", "bob"]), last="drop")
+    with pytest.warns(CounterpointWarning, match="^2 subjects have no two rows that follow each other"):
+        table = load(records(id=["carl", "bob", "bob", "ann", "bob"]), last="drop")
     assert table.subject_names == ("bob",)
     assert table.subject.tolist() == [0, 0]
     assert table.episode.tolist() == [0, 0]
@@ -187,8 +198,9 @@ def test_a_subject_with_no_kept_row_is_not_in_the_data() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("last", ["terminal", "truncate", "drop"])
-def test_shifting_never_crosses_an_episode(seed: int, last: Any) -> None:
-    table = from_dataframe(big(seed), **ROLES, done="done", last=last)
+@pytest.mark.parametrize("gaps", ["bridge", "cut"])
+def test_shifting_never_crosses_an_episode(seed: int, last: Any, gaps: Any) -> None:
+    table = load_big(big(seed), last=last, gaps=gaps)
     label = torch.tensor([int(name) for name in table.subject_names])[table.subject]
     assert (table.state[:, 0] // 100 == label).all()
     follows = (table.episode[1:] == table.episode[:-1]).nonzero()[:, 0]
@@ -206,7 +218,7 @@ def test_shifting_never_crosses_an_episode(seed: int, last: Any) -> None:
 
 
 def test_windows_of_a_loaded_table_stay_in_one_episode() -> None:
-    table = from_dataframe(big(0), **ROLES, done="done", last="terminal")
+    table = load_big(big(0), last="terminal")
     windows = table.windows(3)
     assert len(windows.rows) == sum(max(0, int(n) - 2) for n in table.episode.bincount())
     assert (table.episode[windows.rows] == table.episode[windows.rows[:, :1]]).all()
@@ -216,8 +228,7 @@ def test_windows_of_a_loaded_table_stay_in_one_episode() -> None:
 def test_the_order_of_rows_does_not_matter() -> None:
     shuffled = big(3)
     ordered = shuffled.sort_values(["id", "hour"])
-    options = {**ROLES, "done": "done", "last": "truncate"}
-    assert same(from_dataframe(shuffled, **options), from_dataframe(ordered, **options))
+    assert same(load_big(shuffled, last="truncate"), load_big(ordered, last="truncate"))
 
 
 def test_every_kind_of_table_gives_the_same_transitions(tmp_path: Path) -> None:
@@ -228,8 +239,8 @@ def test_every_kind_of_table_gives_the_same_transitions(tmp_path: Path) -> None:
     frame.to_csv(tmp_path / "t.csv", index=False)
     frame.to_parquet(tmp_path / "t.parquet")
     polars = pl.DataFrame({name: frame[name].to_list() for name in frame})
-    options = {**ROLES, "done": "done", "last": "terminal"}
-    tables = [from_dataframe(t, **options) for t in (frame, polars, tmp_path / "t.csv", str(tmp_path / "t.parquet"))]
+    given = (frame, polars, tmp_path / "t.csv", str(tmp_path / "t.parquet"))
+    tables = [load_big(table, last="terminal") for table in given]
     assert all(same(tables[0], table) for table in tables[1:])
 
 
@@ -242,7 +253,8 @@ def test_large_integer_times_stay_apart(kind: Any) -> None:
 
 def test_few_distinct_actions_are_discrete_and_many_a_box() -> None:
     frame = pd.DataFrame({"id": range(51), "hour": 0, "HR": 0.0, "BP": 0.0, "r": 0.0, "dose": np.arange(51.0)[::-1]})
-    assert from_dataframe(frame, **ROLES, last="terminal").actions == Box((0.0,), (50.0,))
+    with pytest.warns(CounterpointWarning, match="^the doses in column 'dose' are continuous: .* cut the doses into"):
+        assert from_dataframe(frame, **ROLES, last="terminal").actions == Box((0.0,), (50.0,))
     fewer = from_dataframe(frame.iloc[1:], **ROLES, last="terminal")
     assert fewer.actions == Discrete.of(list(range(50)))
     assert fewer.action_index.tolist() == list(range(49, -1, -1))
@@ -286,8 +298,8 @@ def test_a_column_of_indices_picks_wide_actions() -> None:
 
 def full() -> Transitions:
     """Real and imagined rows, odd names, odd numbers."""
-    real = from_dataframe(big(2).rename(columns={"HR": 'heart, "rate"'}), **{**ROLES, "state": ['heart, "rate"', "BP"]},
-                          done="done", last="terminal")  # fmt: skip
+    odd_name = 'heart, "rate"'
+    real = load_big(big(2).rename(columns={"HR": odd_name}), state=[odd_name, "BP"], last="terminal")
     fields = {name: getattr(real, name) for name in COLUMNS}
     count = len(real)
     odd = torch.tensor([1 / 3, -0.0, 1e-45, 3.4e38, 16777217.0, 0.1])
@@ -308,7 +320,8 @@ def test_round_trip_is_exact(tmp_path: Path, suffix: str) -> None:
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_round_trip_of_few_rows_and_of_doses(tmp_path: Path, suffix: str) -> None:
-    table = load(records(), done="done", actions=Box((0.0,), (1 / 3,)))
+    with pytest.warns(CounterpointWarning, match="are continuous"):
+        table = load(records(), done="done", actions=Box((0.0,), (1 / 3,)))
     for part in (table, table[:1], table[:0]):
         write(part, tmp_path / f"t.{suffix}")
         assert same(read(tmp_path / f"t.{suffix}"), part)
@@ -360,7 +373,7 @@ def test_read_refuses_a_csv_that_lost_a_row_or_a_number(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["no/such.csv", "t.xlsx", "missing.parquet"])
 def test_paths_that_cannot_be(tmp_path: Path, name: str) -> None:
-    words = r"there is no f|name it \.csv or \.parquet"
+    words = r"there is no f|name it \.csv or (\.tsv or \.csv\.gz or \.tsv\.gz or )?\.parquet"
     with pytest.raises(CounterpointError, match=words):
         read(tmp_path / name)
     with pytest.raises(CounterpointError, match=words):
@@ -426,7 +439,7 @@ BAD = {
     "outside box": ({}, {"actions": Box((0.05,), (1.0,))}, "[0.0] at row 2 is outside the action space [0.05]…[1.0]"),
     "label": ({"dose": list("aabac")}, {"labels": ["a", "b"]}, "column 'dose' at row 4 is none of the labels a, b"),
     "label space": ({"dose": list("aabac")}, {"actions": Discrete.of([0, 1])}, "pass labels="),
-    "last": ({}, {"last": "end"}, "last='end' is not one of 'terminal', 'truncate', 'drop'"),
+    "last": ({}, {"last": "end"}, "last='end' is not one of 'truncate', 'terminal', 'drop'"),
     "no choice": ({}, {"done": None}, "2 episodes end without an outcome (first at row 0): no done column"),
     "pairs": ({}, {"next_state": ["HR"]}, "next_state names 1 columns but state names 2"),
     "lonely": ({"id": list("abcde")}, {"done": None, "last": "drop"}, "no episode has two rows"),

@@ -10,6 +10,7 @@ import torch
 from counterpoint import artifacts
 from counterpoint.counterfactual import Augmenter
 from counterpoint.data.jobs import Job, Origin, context
+from counterpoint.data.schema import Column, Schema
 from counterpoint.data.spaces import Box
 from counterpoint.data.transitions import GOES_ON, Transitions, concatenate, first_outcome
 from counterpoint.dynamics.base import DynamicsModel, DynamicsRecipe, HeadNetwork
@@ -179,7 +180,8 @@ def test_ensemble_is_an_equal_mixture_of_its_members() -> None:
     recipe = Deterministic(ensemble=3, hidden=(4,), batch_norm=False)
     mechanism, no_rows = recipe.build(2, 3, 3), torch.zeros(0, dtype=torch.long)
     mechanism.network.y.mean.copy_(torch.tensor([0.0, 10.0, 20.0])[:, None, None].expand(3, 1, 2))
-    model = DynamicsModel(recipe, mechanism, Box((-1.0,), (1.0,)), ("a", "b"), Origin(0, "", ""), no_rows)
+    schema = Schema.of(("a", "b"), Box((-1.0,), (1.0,)))
+    model = DynamicsModel(recipe, mechanism, schema, Origin(0, "", ""), no_rows)
     drawn = repeated(model, [0.0, 0.0], 0.0, 9000)
     places, counts = drawn[:, 0].unique(return_counts=True)
     assert places.tolist() == [0.0, 10.0, 20.0]
@@ -238,7 +240,8 @@ def test_theta_is_used() -> None:
 def test_saved_model_draws_the_same(recipe: DynamicsRecipe, tmp_path: Path) -> None:
     model = recipe.fit(linear(300, 0), seed=4)
     model.save(tmp_path)
-    loaded = artifacts.load(tmp_path, {c.__name__: c for c in (type(recipe), Likelihood, Schedule, Box, Origin)})
+    classes = (type(recipe), Likelihood, Schedule, Schema, Column, Box, Origin)
+    loaded = artifacts.load(tmp_path, {c.__name__: c for c in classes})
     state, action, _ = draws(100, 8)
     assert isinstance(loaded, DynamicsModel)
     assert (loaded.kind, loaded.recipe, loaded.header()) == ("dynamics", recipe, model.header())
@@ -573,7 +576,8 @@ def test_many_outcomes_fit_as_one() -> None:
 def test_saved_outcome_judges_the_same(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     task = request.getfixturevalue(name)
     task.save(tmp_path)
-    loaded = artifacts.load(tmp_path, {c.__name__: c for c in (Outcome, Likelihood, Schedule, Box, Origin)})
+    classes = (Outcome, Likelihood, Schedule, Schema, Column, Box, Origin)
+    loaded = artifacts.load(tmp_path, {c.__name__: c for c in classes})
     rows = judged(50, 3)
     assert isinstance(loaded, LearnedTask)
     assert (loaded.kind, loaded.header(), loaded.fingerprint) == ("task", task.header(), task.fingerprint)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 import counterpoint
 from counterpoint.data.jobs import Job, Origin
+from counterpoint.data.schema import Schema
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
 from counterpoint.dynamics.base import DynamicsModel
@@ -144,7 +145,8 @@ def moving(propagation: Propagation, particles: int, slope: float = 0.0) -> Part
         # the raw log scale bends at ±7: e⁻⁷ is as still as a member gets
         layer.bias.data[..., 1] = -1000.0
         origin = Origin(0, "", "")
-        models.append(DynamicsModel(recipe, mechanism, Walk.actions, ("position",), origin, torch.zeros(0).long()))
+        schema = Schema.of(("position",), Walk.actions)
+        models.append(DynamicsModel(recipe, mechanism, schema, origin, torch.zeros(0).long()))
     return Particles(models, particles, propagation)
 
 

@@ -43,7 +43,7 @@ def by_hand(recipe: ValueExpansion) -> tuple[Expansion, QLearner]:
     mechanism = models.build(4, 5, recipe.dynamics)
     mechanism.network.y.mean[:, 0, 0] = 0.5 + torch.arange(recipe.dynamics)
     origin = Origin(0, "", "")
-    model = DynamicsModel(models, mechanism, task.actions, task.state_names, origin, torch.zeros(0).long())
+    model = DynamicsModel(models, mechanism, task.schema, origin, torch.zeros(0).long())
     reward = None
     if recipe.rewards:
         reward = HeadNetwork(recipe.rewards, 9, 1, Point(), (), batch_norm=False)

@@ -198,7 +198,7 @@ def test_a_checkpoint_with_other_factors_is_not_taken_up(tmp_path: Path) -> None
 
 def test_factors_of_another_width_are_refused_in_one_line() -> None:
     wide = torch.zeros(len(ROWS), 2)
-    for ask in (lambda: MODEL.abduct(ROWS, wide), lambda: MODEL.predict(ROWS.state, ROWS.action, ROWS.noise)):
+    for ask in (lambda: MODEL.abduct(ROWS, wide), lambda: MODEL.predict(ROWS.state, ROWS.action, wide[:, :1])):
         with pytest.raises(CounterpointError, match=r"^[^\n]*subject factors of 1 columns and was given [02][^\n]*$"):
             ask()
 

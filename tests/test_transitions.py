@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from counterpoint.data.schema import Schema
 from counterpoint.data.spaces import Box, Discrete, check_actions
 from counterpoint.data.transitions import COLUMNS, Transitions, concatenate, first_outcome
 from counterpoint.errors import CounterpointError
@@ -122,20 +123,32 @@ def test_concatenate_keeps_the_names_of_all_subjects() -> None:
         assert concatenate(tables).subject_names == ("0", "1", "2")
 
 
+def meaning(
+    states: tuple[str, ...] = ("state_0", "state_1"),
+    actions: Discrete = Discrete.of([0, 0.1, 0.2]),
+    action_names: tuple[str, ...] = ("dose",),
+) -> dict[str, Schema]:
+    return {"schema": Schema.of(states, actions, action_names)}
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"state_names": ("state_1", "state_0")}, "^tables 0 and 2 differ in state_names;"),
-        ({"action_names": ("dose",)}, "^tables 0 and 2 differ in action_names;"),
+        (
+            meaning(("state_1", "state_0")),
+            "^the state columns of the table 0 .* those of the table 2 in another order;",
+        ),
+        (meaning(("state_0", "state_2")), "^the state columns of the table 0 .* of the table 2 state_0, state_2;"),
+        (meaning(action_names=("volume",)), "^the action columns of the table 0 are dose and those of the table 2 vol"),
+        (meaning(actions=Discrete.of([0, 0.1, 0.2, 0.3])), "^the actions of the table 0 .* of the table 2 {.*0.3};"),
         ({"outcome_names": ("died",)}, "^tables 0 and 2 differ in outcome_names;"),
-        ({"actions": Discrete.of([0, 0.1, 0.2, 0.3])}, "^tables 0 and 2 differ in actions;"),
         ({"subject_names": ("0", "ann", "2")}, "^table 2 numbers other subjects"),
         ({"subject_names": ("0", "ann")}, "^table 2 numbers other subjects"),
         ({"subject_names": ("0", "1", "ann", "3")}, "^table [01] numbers other subjects"),
     ],
 )
 def test_concatenate_does_not_take_one_thing_for_another(changes: dict[str, Any], words: str) -> None:
-    rows = table()
+    rows = replace(table(), **meaning())
     with pytest.raises(CounterpointError, match=words) as caught:
         concatenate([rows, rows, replace(rows, **changes)])
     assert "\n" not in str(caught.value)
@@ -158,7 +171,12 @@ def test_fingerprint_sees_every_column_the_space_and_nothing_else() -> None:
             torch.zeros(len(rows), 1) if name == "noise" else (~column if column.dtype == torch.bool else column + 1)
         )
         assert replace(rows, **{name: changed}).fingerprint != rows.fingerprint, name
-    assert replace(rows, actions=Discrete.of([0, 0.1, 0.3])).fingerprint != rows.fingerprint
+    for changes in (
+        meaning(actions=Discrete.of([0, 0.1, 0.3])),
+        meaning(("state_0", "s")),
+        meaning(action_names=("d",)),
+    ):
+        assert replace(rows, **changes).fingerprint != rows.fingerprint
     assert replace(rows, outcome_names=("died",)).fingerprint != rows.fingerprint
     assert replace(rows, subject_names=("a", "b", "c")).fingerprint == rows.fingerprint, "who they are is no number"
 

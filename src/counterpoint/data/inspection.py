@@ -36,6 +36,7 @@ AMOUNTS = ("number", "whole number", "yes/no")
 USABLE = (*AMOUNTS, "category")
 """Kinds that a model can take."""
 ROLES = ("subject", "episode", "time", "reward", "done", "truncated", "action", "state", "next_state")
+NEEDED = ("subject", "time", "state", "action", "reward")
 Roles = dict[str, tuple[str, ...]]
 ALIKE = 0.999
 """Columns whose correlation is beyond this say the same."""
@@ -49,7 +50,7 @@ OFTEN = 0.2
 """Share of missing values from which a mask is worth a thought."""
 SAMPLE = 20_000
 """Rows that columns are compared on."""
-TRIED = 200_000
+TRIED = 100_000
 """A table of more rows is tried on as many of its subjects as have about this many."""
 MANY, SOME = 20, 5
 """Subjects behind a mean or a cut that is shown, and behind an action that is named."""
@@ -73,7 +74,7 @@ TREATMENTS = ("dose", "treatment", "drug", "vaso", "iv", "fluid", "medication", 
               "insulin", "heparin", "norepinephrine", "chemo", "radio")  # fmt: skip
 SUMS = ("total", "cum", "sum", "balance")
 
-SAME = "says the same as"
+SAME, ID = "says the same as", "an id"
 ENDING, OVERLAP, OTHER = "tells how it ends", "overlaps another outcome", "another treatment"
 LEFT_OUT = (
     (ENDING, "as state it would tell the future, and an outcome must be yes or no", "--done NAME"),
@@ -282,7 +283,8 @@ class Inspection:
     def command(self) -> str:
         """The command line to run next."""
         start = ["counterpoint", "fit", "--run", "runs/first", "--data", self.source or "TABLE"]
-        return shlex.join([*start, *self.flags()])
+        unnamed = [word for role in NEEDED if role not in self.choices for word in (f"--{role}", "NAME")]
+        return shlex.join([*start, *self.flags(), *unnamed])
 
     def call(self) -> str:
         """The same in Python."""
@@ -418,8 +420,9 @@ class _Column:
 def _take(columns: CheckedColumns, name: str) -> _Column:
     try:
         return _read(columns, name)
-    except CounterpointError as error:
-        line = str(error).removeprefix(f"column '{name}' ")
+    except (CounterpointError, OverflowError) as error:
+        large = "holds whole numbers that are too large; make them text, or smaller"
+        line = large if isinstance(error, OverflowError) else str(error).removeprefix(f"column '{name}' ")
         return _Column(name, "unreadable", np.full(len(columns), np.nan), 0, trouble=line)
 
 
@@ -545,11 +548,11 @@ def _said(length: float, per_second: float | None) -> str:
     """A length of time as --step takes it."""
     if per_second is None:
         return f"{length:.10g}"
-    seconds = length / per_second
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
-        if seconds % size == 0:
-            return f"{seconds / size:.10g}{unit}"
-    return f"{seconds:.9f}s"
+    seconds, sizes = length / per_second, {"D": 86_400, "h": 3_600, "min": 60, "s": 1}
+    whole = [unit for unit, size in sizes.items() if seconds % size == 0 and seconds < 1000 * size]
+    near = [unit for unit, size in sizes.items() if seconds >= size]
+    unit = next(iter([*whole, *near]), "s")
+    return f"{seconds / sizes[unit]:.3g}{unit}" if seconds >= 1 else f"{seconds:.9f}s"
 
 
 @dataclass(frozen=True)
@@ -638,11 +641,17 @@ def _is_id(column: _Column) -> bool:
     return column.kind in ("whole number", "text or id", "category", "yes/no")
 
 
+def _numbers_rows(column: _Column) -> bool:
+    """Whether it numbers the rows of the whole table."""
+    return column.kind == "whole number" and MOST_LEVELS < column.distinct == len(column.values)
+
+
 def _guess_subject(free: list[_Column]) -> tuple[str, ...]:
     """A person's id, else a stay's, else a text that recurs; one that never recurs is the last choice."""
     ids = [column for column in free if _id_of(column.name) and _is_id(column)]
     ids.sort(key=lambda column: (_id_of(column.name), column.distinct if _id_of(column.name) == "stay" else 0))
-    texts = [column for column in free if column.kind == "text or id" and 2 * column.distinct <= len(column.values)]
+    whole = [column for column in free if column.kind == "text or id" and not np.isnan(column.values).any()]
+    texts = [column for column in whole if 2 * column.distinct <= len(column.values)]
     found = sorted([*ids, *texts], key=lambda column: column.distinct == len(column.values))
     return tuple(column.name for column in found[:1])
 
@@ -659,7 +668,7 @@ def _guess_episode(columns: CheckedColumns, free: list[_Column], subject: tuple[
 
 
 def _guess_time(columns: CheckedColumns, free: list[_Column], roles: Roles) -> tuple[str, ...]:
-    """What is called a time and tells most rows of a subject apart, else what always rises within subjects."""
+    """What is called a time and tells a subject's rows apart best, else what always rises within subjects."""
     group = np.zeros(len(columns), dtype=np.int64)
     for role in ("subject", "episode"):
         own = _codes(columns, roles[role][0]) + 1 if roles[role] else np.zeros_like(group)
@@ -667,10 +676,10 @@ def _guess_time(columns: CheckedColumns, free: list[_Column], roles: Roles) -> t
     likely = [column for column in free if column.kind in (*AMOUNTS, "date") and column.distinct > 1]
     named = [column for column in likely if _is_clock(column.name)]
     clashes = [_clashes(column.values, group) for column in named]
-    if clashes and min(clashes) * 2 < len(columns):
+    if clashes and min(clashes) < len(columns) - len(np.unique(group)):
         return (named[int(np.argmin(clashes))].name,)
-    dates = [column for column in likely if column.kind in ("date", "whole number") and _rises(column.values, group)]
-    return tuple(column.name for column in dates[:1])
+    dates = [column for column in likely if column.kind in ("date", "whole number") and not _numbers_rows(column)]
+    return tuple(column.name for column in dates if _rises(column.values, group))[:1]
 
 
 def _is_clock(name: str) -> bool:
@@ -735,7 +744,8 @@ def _unfit(column: _Column, taken: dict[str, _Column]) -> str:
     """Why a column is no state; empty where it may be one."""
     reasons = {
         column.trouble.partition(";")[0]: column.kind == "unreadable",
-        "an id": bool(_id_of(column.name)) and _is_id(column),
+        ID: bool(_id_of(column.name)) and _is_id(column),
+        "numbers the rows": _numbers_rows(column),
         "empty": column.kind == "empty",
         "a date": column.kind == "date" or "".join(_tokens(column.name)).endswith(MOMENTS),
         "numbers as text": bool(column.trouble),
@@ -826,7 +836,7 @@ def _facts(look: _Look, column: _Column) -> ColumnFacts:
         name=column.name,
         role=", ".join(held).replace("done", "outcome").replace("_", " "),
         guessed=bool(held) and not any(column.name in look.given[role] for role in held),
-        kind=column.kind,
+        kind="text or id" if column.labels and {"subject", "episode"} & {*held} else column.kind,
         distinct=column.distinct,
         missing=float(missing.mean()),
         constant=column.distinct == 1,
@@ -1110,7 +1120,7 @@ def _last(look: _Look, found: Inspection) -> str:
 
 def _try(look: _Look, choices: dict[str, Any], bins: Sequence[Bins]) -> Trial:
     """What the loader makes of the table; a long one is tried on some of its subjects."""
-    told: dict[str, Any] = {"subject": "", "time": "", "state": (), "action": (), "reward": ""}
+    told: dict[str, Any] = {role: () if role in ("state", "action") else "" for role in NEEDED}
     told |= {name: tuple(value) if isinstance(value, list) else value for name, value in choices.items()}
     told |= {"bins": tuple(bins), "categorical": tuple((name, ()) for name in _categories(look))}
     sample = _some_subjects(look)
@@ -1183,6 +1193,11 @@ def _about_roles(look: _Look) -> list[Rule]:
 
 
 def _about_subjects(records: Records, name: str) -> list[Rule]:
+    long = (
+        "; is this a list of measurements? then give each kind a column"
+        if records.duplicates * 2 > records.rows
+        else ""
+    )
     return [
         (
             records.nobody,
@@ -1199,7 +1214,7 @@ def _about_subjects(records: Records, name: str) -> list[Rule]:
         (
             records.duplicates,
             f"{_count(records.duplicates, 'row')} with the same subject and time as another",
-            "nothing says which comes first, so the loader refuses them",
+            f"nothing says which comes first, so the loader refuses them{long}",
             "keep one row for each, or --episode NAME where a subject has several stays",
         ),
         (
@@ -1232,7 +1247,7 @@ def _about_columns(look: _Look, found: Inspection) -> Iterator[Rule]:
     ids = {*look.roles["subject"], *look.roles["episode"], *look.roles["done"]}
     for column in look.taken.values():
         what, _, fix = column.trouble.partition("; ")
-        odd = column.trouble and column.name not in ids
+        odd = column.trouble and column.name not in ids and look.unused.get(column.name) != ID
         yield odd, f"column '{column.name}' {what}", "a model cannot take it as it is", fix or "leave it out"
     for fact in found.columns:
         what = f"column '{fact.name}' {fact.note.partition(';')[0]} (|correlation| above {ALIKE})"
@@ -1398,7 +1413,9 @@ def sections(found: Inspection) -> dict[str, str]:
         "To mend or to decide": unsettled or "Nothing.",
         "Settled by the flags below, unless you know better": settled,
         "What the loader would do": _said_trial(found.trial),
-        "Next": f"    {found.command() if found.source else found.call()}",
+        "Once this is mended"
+        if found.trial.error
+        else "Next": f"    {found.command() if found.source else found.call()}",
     }
     return {title: text for title, text in parts.items() if text}
 
