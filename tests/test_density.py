@@ -187,9 +187,10 @@ class TestConditionalLaw:
         table = random_table(40)
         module = ConditionalLaw(1, 2, 3, Gaussian(), (8,))
         learner = LikelihoodLearner(module, [table], [0], replace(BRIEF, held_out=0.5))
-        torch.testing.assert_close(module.context.mean[0, 0], learner.context[0, :20].mean(0))
-        assert learner.draw(0, torch.Generator(), 50)["rows"].max() == 19
-        assert learner.held_out.sum() == 20
+        (learned,) = learner.learned
+        torch.testing.assert_close(module.context.mean[0, 0], table["context"][learned].mean(0))
+        assert torch.equal(learner.draw(0, torch.Generator(), 50)["rows"].unique(), learned.sort().values)
+        assert torch.equal(torch.cat([learned, learner.checked[0]]).sort().values, torch.arange(40))
 
     def test_the_best_step_is_chosen_on_the_held_out_rows_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Two tables of different lengths; which rows are held out is the learner's own word."""
@@ -197,18 +198,17 @@ class TestConditionalLaw:
         monkeypatch.setattr("counterpoint.nets.likelihood.train", lambda learner, *_: learners.append(learner))
         QUICK.fit_many([Job(sample(Independent(), count, 0), seed) for seed, count in enumerate((30, 40))])
         (learner,) = learners
-        held_out = torch.zeros(learner.y.shape[:2], dtype=torch.bool)
-        held_out[:, learner.first_held_out :] = learner.held_out.bool()
-        before = learner.score()
-        learner.y[~held_out] += 3.0
+        before, rows = learner.score(), torch.arange(len(learner.y))
+        held_out = [checked[count.bool()] for checked, count in zip(learner.checked, learner.counts, strict=True)]
+        learner.y[~torch.isin(rows, torch.cat(held_out))] += 3.0
         assert torch.equal(learner.score(), before)
-        for member, row in held_out.nonzero().tolist():
-            learner.y[member, row] += 3.0
+        for row in torch.cat(held_out).unique():
+            learner.y[row] += 3.0
             changed = learner.score() != before
-            assert changed.nonzero().flatten().tolist() == [member]
+            assert changed.tolist() == [bool((row == own).any()) for own in held_out]
             before = learner.score()
-        drawn = torch.stack([learner.draw(k, generator(k), 20)["rows"].flatten() for k in range(len(before))])
-        assert not held_out.gather(1, drawn).any()
+        for k, own in enumerate(held_out):
+            assert not torch.isin(learner.draw(k, generator(k), 20)["rows"], own).any()
 
     @torch.no_grad()
     def test_only_what_varies_with_the_context_is_priced(self) -> None:

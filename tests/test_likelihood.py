@@ -9,7 +9,7 @@ from torch import Tensor
 from counterpoint.nets.conditional import ConditionalLaw
 from counterpoint.nets.laws import Gaussian
 from counterpoint.nets.likelihood import DEPARTURE, Likelihood, LikelihoodLearner, VariationPenalty, held_out_last
-from counterpoint.nets.training import Schedule
+from counterpoint.nets.training import Monitor, Schedule
 from counterpoint.seeding import generator
 from counterpoint.tasks.synthetic import Additive, sample
 from recipes import BRIEF, DENSITY
@@ -109,16 +109,56 @@ class TestLearner:
         for seed in range(10):
             fitted = learner(tables, how, [seed, seed + 100])
             for member, subject in enumerate(tables):
-                kept = fitted.kept[member]
-                held_out = torch.zeros(fitted.y.shape[1], dtype=torch.bool)
-                held_out[fitted.first_held_out :] = fitted.held_out[member].bool()
-                scored = fitted.context[member, held_out, 0]
-                drawn = fitted.context[member, fitted.draw(member, generator(seed), 40)["rows"].flatten(), 0]
-                assert not torch.isin(drawn, scored).any()
-                assert torch.equal(held_out.nonzero()[:, 0], torch.arange(kept, len(subject)))
-                sides = torch.cat([fitted.context[member, :kept, 0], scored])
-                assert torch.equal(sides.long().sort().values, subject.sort().values)
-                torch.testing.assert_close(fitted.law.context.mean[member, 0], fitted.context[member, :kept].mean(0))
+                begins = sum(map(len, tables[:member]))
+                checked = fitted.checked[member, fitted.counts[member].bool()]
+                drawn = fitted.draw(member, generator(seed), 400)["rows"].unique()
+                assert not torch.isin(fitted.context[drawn], fitted.context[checked]).any()
+                own = torch.cat([fitted.learned[member], checked]) - begins
+                assert bootstrap or torch.equal(own.sort().values, torch.arange(len(subject)))
+                assert torch.isin(drawn, fitted.learned[member]).all()
+                kept = torch.ones(len(subject), dtype=torch.bool).index_fill(0, checked - begins, False)
+                torch.testing.assert_close(fitted.law.context.mean[member, 0, 0], subject[kept].float().mean())
+
+    def test_members_of_one_table_share_it_in_memory(self) -> None:
+        one, other = columns(MANY), columns(FEW)
+        law = ConditionalLaw(3, 1, 1, Gaussian(), (4,))
+        alone = LikelihoodLearner(law, [one, one, one], [0, 1, 2], BRIEF)
+        assert alone.context.data_ptr() == one["context"].data_ptr()
+        beside = LikelihoodLearner(law, [one, one, other], [0, 1, 2], BRIEF)
+        assert len(beside.context) == len(MANY) + len(FEW)
+        assert torch.equal(beside.context[beside.learned[2]], other["context"][beside.learned[2] - len(MANY)])
+
+    def test_a_check_scores_whole_subjects_up_to_a_number_of_rows(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        whole = learner([MANY], replace(BRIEF, held_out=0.5), [0]).checked[0]
+        monkeypatch.setattr("counterpoint.nets.likelihood.CHECKED_ROWS", 50)
+        for seed in range(10):
+            few = learner([MANY], replace(BRIEF, held_out=0.5), [seed]).checked[0]
+            assert 50 - int(MANY.bincount().max()) < len(few) <= 50
+            assert torch.equal(torch.isin(MANY, MANY[few]).nonzero()[:, 0], few.sort().values)
+        assert len(whole) > 100
+        assert learner([torch.zeros(400, dtype=torch.long)], replace(BRIEF, held_out=0.5), [0]).checked.shape == (1, 50)
+
+    def test_a_score_is_the_mean_over_the_checked_rows_however_they_are_cut(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fitted = learner([MANY, FEW], replace(BRIEF, held_out=0.3), [0, 1])
+        monkeypatch.setattr("counterpoint.nets.likelihood.AT_ONCE", 7)
+        for member, score in enumerate(fitted.score()):
+            rows = fitted.checked[member, fitted.counts[member].bool()]
+            log_prob = fitted.law.log_prob(*(c[rows].expand(2, -1, -1) for c in (fitted.context, fitted.y)))
+            torch.testing.assert_close(score, -log_prob[member].sum(-1).mean())
+
+    def test_a_long_table_starts_from_its_first_rows(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("counterpoint.nets.likelihood.START_ROWS", 40)
+        fitted = learner([MANY], BRIEF, [0])
+        torch.testing.assert_close(fitted.law.context.mean[0], fitted.context[fitted.learned[0][:40]].mean(0)[None])
+        assert fitted.rows == fitted.kept[0] > 300
+
+    def test_the_first_report_comes_before_the_first_step(self) -> None:
+        reports: list[tuple[str, int, int]] = []
+        DENSITY.fit(sample(Additive(), 60, 0), monitor=Monitor(report=lambda *told: reports.append(told)))
+        assert reports[0] == ("fit", 0, DENSITY.likelihood.schedule.steps)
+        assert reports[1][1] > 0
 
     def test_a_bootstrap_is_every_members_own_draw_with_return(self) -> None:
         alike = torch.arange(400)
@@ -133,7 +173,8 @@ class TestLearner:
 
     def test_without_a_bootstrap_every_kept_row_is_learned_from(self) -> None:
         fitted = learner([MANY], replace(BRIEF, held_out=0.2), [0])
-        assert torch.equal(fitted.draw(0, generator(0), 500)["rows"].unique(), torch.arange(fitted.kept[0]))
+        drawn = fitted.draw(0, generator(0), 500)["rows"].unique()
+        assert torch.equal(drawn, held_out_last(MANY, 0.2, 0)[0][: fitted.kept[0]].sort().values)
 
     @pytest.mark.parametrize("how", [BRIEF, Likelihood(Schedule(steps=20), held_out=0.0)], ids=["checked", "unchecked"])
     def test_one_subject_is_enough_to_fit(self, how: Likelihood) -> None:

@@ -180,8 +180,9 @@ def test_members_see_bootstraps_of_the_rows_that_are_not_held_out() -> None:
     network = replace(PETS().model, ensemble=2, hidden=(4,)).build(1, 2, 2).network
     learner = LikelihoodLearner(network, [table, table], [1, 2], PETS().model.likelihood)
     drawn = [learner.draw(k, torch.Generator().manual_seed(0), 200)["rows"].unique() for k in range(2)]
-    for each in drawn:
-        assert each.max() < learner.kept[0] == 170
+    for each, checked in zip(drawn, learner.checked, strict=True):
+        assert len(checked) == 30
+        assert not torch.isin(each, checked).any()
         assert 0.58 < len(each) / 170 < 0.68  # 1 − 1/e of the rows are in a bootstrap
     assert not torch.equal(*drawn)
 

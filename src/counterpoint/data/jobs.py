@@ -129,9 +129,10 @@ def check_fittable(data: Transitions) -> None:
 
 def fitting_table(job: Job) -> dict[str, Tensor]:
     """What a model of the dynamics is fitted on: real rows with a next state; refuses what cannot be fitted."""
-    check_fittable(job.data.real)
-    job = job[~job.data.imagined & job.data.has_next]
+    usable = ~job.data.imagined & job.data.has_next
+    job = job if bool(usable.all()) else job[usable]
     rows = job.data
+    check_fittable(rows)
     return {
         "context": context(rows.state, rows.action, theta=job.theta),
         "state": rows.state,
@@ -158,11 +159,10 @@ def change_table(job: Job) -> dict[str, Tensor]:
 
 
 def _check_columns(kind: str, values: Tensor, names: tuple[str, ...], constant: bool = True) -> None:
+    lowest, highest = values.amin(0), values.amax(0)
     for column, name in enumerate(names):
-        bad = (~values[:, column].isfinite()).nonzero()
-        if len(bad):
-            raise CounterpointError(
-                f"{kind} column '{name}' is not finite at row {int(bad[0])}; fill or drop such rows"
-            )
-        if constant and bool((values[:, column] == values[0, column]).all()):
+        if not bool(lowest[column].isfinite() & highest[column].isfinite()):
+            bad = int((~values[:, column].isfinite()).nonzero()[0])
+            raise CounterpointError(f"{kind} column '{name}' is not finite at row {bad}; fill or drop such rows")
+        if constant and bool(lowest[column] == highest[column]):
             raise CounterpointError(f"{kind} column '{name}' is constant; drop it, it carries no information")

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Protocol
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from torch.optim import Optimizer
 
 from counterpoint.data.jobs import Padded, pad
@@ -20,6 +22,12 @@ from counterpoint.settings import Amount, Positive, Rate, Share, Weight, check_s
 
 DEPARTURE = 0.1
 """Departures from the linear start much larger than this cost little more."""
+START_ROWS = 32_768
+"""Rows, the first of a member's order, whose means, spreads and linear regression a member starts from."""
+CHECKED_ROWS = 10_000
+"""Held-out rows, the first of a member's order up to the end of a subject, that a check scores."""
+AT_ONCE = 1024
+"""Held-out rows scored at once, for what a row needs to stay in a processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +87,8 @@ class LikelihoodLearner(Learner):
 
     context: Tensor
     y: Tensor
-    held_out: Tensor
+    checked: Tensor
+    counts: Tensor
     rows: Tensor
 
     def __init__(
@@ -90,36 +99,39 @@ class LikelihoodLearner(Learner):
         how: Likelihood,
         penalty: VariationPenalty | None = None,
     ) -> None:
+        """Members whose tables are one object share it in memory: all look rows up by number in one long table."""
         super().__init__()
-        self.law, self.how, self.penalty, self.seeds = law, how, penalty, seeds
-        orders = [held_out_last(t["subject"], how.held_out, seed) for t, seed in zip(tables, seeds, strict=True)]
-        self.kept = [kept for _, kept in orders]
-        padded = pad([{n: t[n][rows] for n in ("context", "y")} for t, (rows, _) in zip(tables, orders, strict=True)])
-        self._law.standardise_to(Padded(padded.columns, torch.tensor(self.kept)))
-        numbers = torch.arange(padded.columns["y"].shape[1])
-        held_out = (numbers >= torch.tensor(self.kept)[:, None]) & (numbers < padded.count[:, None])
-        self.first_held_out = min(self.kept)
-        buffers = {**padded.columns, "held_out": held_out[:, self.first_held_out :].float()}
-        device = next(law.parameters()).device
-        for name, tensor in {**buffers, "rows": torch.tensor(self.kept).float()}.items():
-            self.register_buffer(name, tensor.to(device), persistent=False)
+        self.law, self.how, self.penalty = law, how, penalty
+        columns, orders, self.kept = _together(tables, seeds, how.held_out)
+        self._law.standardise_to(_start(columns, orders, self.kept))
+        self.learned = [self._learned(*each) for each in zip(orders, self.kept, seeds, strict=True)]
+        checked = [_checked(columns["subject"], order[kept:]) for order, kept in zip(orders, self.kept, strict=True)]
+        buffers = {
+            **{name: columns[name] for name in ("context", "y")},
+            "checked": pad_sequence(checked, batch_first=True),
+            "counts": pad_sequence([torch.ones(len(rows)) for rows in checked], batch_first=True),
+            "rows": torch.tensor(self.kept).float(),
+        }
+        for name, tensor in buffers.items():
+            self.register_buffer(name, tensor.to(next(law.parameters()).device), persistent=False)
         self.optimizer = adam(law.parameters(), how.learning_rate, decay=how.weight_decay)
 
     @property
     def _law(self) -> FittedByLikelihood:
         return self.law  # pyright: ignore[reportReturnType]
 
+    def _learned(self, order: Int[Tensor, " n"], kept: int, seed: int) -> Int[Tensor, " m"]:
+        """The rows that a member learns from."""
+        if not self.how.bootstrap:
+            return order[:kept]
+        return order[torch.randint(kept, (kept,), generator=generator(seed, "bootstrap"))]
+
     def draw(self, member: int, random: torch.Generator, steps: int) -> dict[str, Tensor]:
-        kept = self.kept[member]
-        rows = torch.randint(kept, (steps, self.how.batch), generator=random)
-        if self.how.bootstrap:
-            rows = torch.randint(kept, (kept,), generator=generator(self.seeds[member], "bootstrap"))[rows]
-        return {"rows": rows}
+        picks = torch.randint(self.kept[member], (steps, self.how.batch), generator=random)
+        return {"rows": self.learned[member][picks]}
 
     def update(self, draw: dict[str, Tensor]) -> dict[str, Tensor]:
-        rows = draw["rows"][..., None]
-        context = self.context.gather(1, rows.expand(-1, -1, self.context.shape[-1]))
-        y = self.y.gather(1, rows.expand(-1, -1, self.y.shape[-1]))
+        context, y = self.context[draw["rows"]], self.y[draw["rows"]]
         loss = self.loss(context, y)
         self.optimizer.zero_grad(set_to_none=True)
         loss.sum().backward()
@@ -143,10 +155,42 @@ class LikelihoodLearner(Learner):
     def score(self) -> Float[Tensor, " k"]:
         """Minus the mean log density of held-out rows; batch norm uses its running statistics as they are."""
         self.law.eval()
-        context, y = self.context[:, self.first_held_out :], self.y[:, self.first_held_out :]
-        loss = -self._law.log_prob_and_raw(context, y)[0].sum(-1)
+        pieces = self.checked.split(AT_ONCE, 1)
+        log_prob = torch.cat([self._law.log_prob_and_raw(self.context[rows], self.y[rows])[0] for rows in pieces], 1)
         self.law.train()
-        return (loss * self.held_out).sum(1) / self.held_out.sum(1)
+        return -(log_prob.sum(-1) * self.counts).sum(1) / self.counts.sum(1)
+
+
+def _together(
+    tables: Sequence[dict[str, Tensor]], seeds: Sequence[int], share: float
+) -> tuple[dict[str, Tensor], list[Tensor], list[int]]:
+    """The different tables as one, and for every member an order of its rows in it and how many it learns from."""
+    different = {id(table): table for table in tables}
+    first = dict(zip(different, accumulate((len(t["y"]) for t in different.values()), initial=0), strict=False))
+    orders = [held_out_last(table["subject"], share, seed) for table, seed in zip(tables, seeds, strict=True)]
+    numbers = [order + first[id(table)] for table, (order, _) in zip(tables, orders, strict=True)]
+    columns = {name: _joined([t[name] for t in different.values()]) for name in ("context", "y", "subject")}
+    return columns, numbers, [kept for _, kept in orders]
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """One behind the other; one alone is not copied."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
+
+def _start(columns: dict[str, Tensor], orders: Sequence[Tensor], kept: Sequence[int]) -> Padded:
+    """What every member starts from: the first rows of its order."""
+    firsts = [order[:START_ROWS] for order in orders]
+    padded = pad([{name: columns[name][rows] for name in ("context", "y")} for rows in firsts])
+    return Padded(padded.columns, torch.tensor(kept).clamp(max=START_ROWS))
+
+
+def _checked(subject: Int[Tensor, " n"], held_out: Int[Tensor, " m"]) -> Int[Tensor, " c"]:
+    """The first of the held-out rows, up to the last end of a subject among them if there is one."""
+    own = subject[held_out[: CHECKED_ROWS + 1]]
+    ends = (own[1:] != own[:-1]).nonzero()
+    whole = int(ends[-1]) + 1 if len(ends) else CHECKED_ROWS
+    return held_out[: whole if len(held_out) > CHECKED_ROWS else None]
 
 
 def held_out_last(subject: Int[Tensor, " n"], share: float, seed: int) -> tuple[Int[Tensor, " n"], int]:
@@ -155,7 +199,7 @@ def held_out_last(subject: Int[Tensor, " n"], share: float, seed: int) -> tuple[
     The cut is the first end of a subject that leaves at most `share` of the rows behind it; where subjects are so
     unequal that there is none, the two sides may change places. A table of one subject has its own rows cut.
     """
-    _, number = subject.unique(return_inverse=True)
+    number = (subject.bincount() > 0).cumsum(0)[subject] - 1
     subjects, wanted = int(number.max()) + 1, int(len(subject) * (1 - share))
     random = generator(seed, "held out")
     if subjects == 1 or not share:
@@ -179,6 +223,7 @@ def fit_by_likelihood(
     penalty: VariationPenalty | None = None,
 ) -> Trained:
     """Fit member k of `law` on `tables[k]` (columns `context`, `y` and `subject`) from `seeds[k]`."""
+    monitor.report(monitor.name, 0, how.schedule.steps)
     networks = getattr(law, "networks_per_member", 1)
     initialise(law, [derive(seed, i) if networks > 1 else seed for seed in seeds for i in range(networks)])
     trained = train(LikelihoodLearner(law, tables, seeds, how, penalty), how.schedule, seeds, identity, monitor)
