@@ -278,9 +278,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "gaps cut": {"gaps": "cut"}, "gaps bridged": {"gaps": "bridge"}, "another step": {"step": 3, "gaps": "cut"},
     "a step of hours": {"step": "4h"}, "no step": {"step": "soon"}, "a step of 0": {"step": 0},
     "last=truncate": {"last": "truncate"}, "last=drop": {"last": "drop"}, "last=never": {"last": "never"},
-    "an outcome on the last row": {"outcome": "last row of the subject"}, "an unknown encoding": {"encoding": "klingon"},
+    "last rows": {"outcome": "last row of the subject"}, "an unknown encoding": {"encoding": "klingon"},
     "marked rows": {"outcome": "marked row", "last": "terminal"}, "medians": {"missing": "median"},
-    "means": {"missing": "mean", "masks": ["hr"]}, "regressions": {"missing": "linear"}, "guesses": {"missing": "guess"},
+    "means": {"missing": "mean", "masks": ["hr"]}, "lines": {"missing": "linear"}, "guesses": {"missing": "guess"},
     "carried forward": {"carry_forward": 2, "missing": "median"}, "carried, else refused": {"carry_forward": 2},
     "carried backward": {"carry_forward": -1}, "masks": {"masks": ["hr"]}, "a mask of nothing": {"masks": ["SpO2"]},
     "declared categories": {"categorical": ["vent", "hr"]}, "0/1 as numbers": {"numeric": ["vent"]},
@@ -351,7 +351,8 @@ DAMAGE: dict[str, Damage] = {
     "doses close together": every("action", lambda v, row: v + row % 2 * 1e-6),
     "a category": series("state", category(False)), "an ordered category": series("state", category(True)),
     "a category of actions": series("action", category(False)), "ordered actions": series("action", category(True)),
-    "a category of ids": series("subject", category(True)), "half precision": series("state", lambda s: s.astype("half")),
+    "a category of ids": series("subject", category(True)),
+    "half precision": series("state", lambda s: s.astype("half")),
     "decimals": series("state", lambda s: s.map(lambda v: Decimal(str(v)))),
     "small whole numbers": series("state", lambda s: s.round().astype("int8")),
     "unsigned times": series("time", lambda s: s.astype("uint64")),
@@ -359,7 +360,7 @@ DAMAGE: dict[str, Damage] = {
     "durations": series("time", lambda s: pd.to_timedelta(s, unit="h")),
     "periods": series("time", lambda s: pd.to_datetime(s).dt.to_period("h")),
     "objects": frame(lambda table: table.astype(object)), "a lazy frame": frame(lambda table: table.lazy(), "polars"),
-    "two levels of names": frame(lambda t: t.set_axis(pd.MultiIndex.from_product([["a"], t.columns]), axis=1), "pandas"),
+    "names of two": frame(lambda t: t.set_axis(pd.MultiIndex.from_product([["a"], t.columns]), axis=1), "pandas"),
     "polars categories": frame(lambda table: table.with_columns(pl.col(pl.String).cast(pl.Categorical)), "polars"),
     "latin-1": content(lambda whole, rng: whole.replace(b"e", b"\xe9"), *TEXT),
     "UTF-16": content(lambda whole, rng: whole.decode(errors="replace").encode("utf-16"), *TEXT),
@@ -419,13 +420,13 @@ def on_disk(path: Path, whole: bytes, case: Case) -> Path:
 # Tables: the slow reader, from what the docstrings say.
 
 
-class Unreadable(Exception):
+class UnreadableError(Exception):
     """Nothing can be read from this without inventing something."""
 
 
 def demand(holds: bool, why: str) -> None:
     if not holds:
-        raise Unreadable(why)
+        raise UnreadableError(why)
 
 
 @dataclass(frozen=True)
@@ -482,7 +483,7 @@ def told(table: Any, case: Case) -> list[tuple[Any, Told]]:
     try:
         arrow = parquet.read_table(table) if isinstance(table, Path) else table.to_arrow()
     except Exception as error:
-        raise Unreadable("no Parquet file, or a lazy frame") from error
+        raise UnreadableError("no Parquet file, or a lazy frame") from error
     return [(name, told_arrow(column)) for name, column in zip(arrow.column_names, arrow.columns, strict=True)]
 
 
@@ -514,7 +515,7 @@ def told_text(path: Path, case: Case) -> list[tuple[str, Told]]:
         text = io.StringIO(whole.decode("utf-8-sig" if encoding == "utf-8" else encoding), newline="")
         rows = [row for row in csv.reader(text, delimiter=DELIMITERS[case.form]) if row]
     except Exception as error:
-        raise Unreadable("no text") from error
+        raise UnreadableError("no text") from error
     demand(len(rows) > 1 and len({len(row) for row in rows}) == 1, "no rows, or rows of different lengths")
     verbatim = (case.options["subject"], case.options.get("episode"))
     columns = zip(rows[0], zip(*rows[1:], strict=True), strict=True)
@@ -550,7 +551,7 @@ def dates(texts: list[str]) -> list[datetime]:
     for read in (datetime.fromisoformat, *(lambda text, form=form: datetime.strptime(text, form) for form in american)):
         with contextlib.suppress(ValueError):
             return [read(text) for text in texts]
-    raise Unreadable("no dates")
+    raise UnreadableError("no dates")
 
 
 @dataclass
@@ -621,7 +622,8 @@ class SlowReader:
         return column.values
 
     def flags(self, name: str) -> list[bool]:
-        yes, no = ("yes y true t 1 died dead deceased expired".split(), "no n false f 0 alive survived lived".split())
+        yes = ("yes", "y", "true", "t", "1", "died", "dead", "deceased", "expired")
+        no = ("no", "n", "false", "f", "0", "alive", "survived", "lived")
         values = [label(v).strip().lower() for v in self.told[name].values]
         demand(all(v in (*yes, *no) for v in values) and self.told[name].kind in ("text", "number"), "no flags")
         return [value in yes for value in values]
@@ -886,7 +888,7 @@ def judge_table(case: Case) -> Verdict:
             return Verdict(NEEDLESS, found.why) if needless else found
         try:
             slow = SlowReader(told(table, case), case.options)
-        except Unreadable as error:
+        except UnreadableError as error:
             return Verdict(SILENT, f"read, though {error}")
     return compared(rows, slow, caught, secrets)
 
@@ -970,7 +972,7 @@ def answers(path: Path) -> dict[str, Callable[[], Any]]:
     return {path.name: lambda: essence((cp.read if path.suffix else cp.load)(path))}
 
 
-LITERALS = ("1e999", "-1e999", "NaN", "9" * 5000, "[" * 100_000 + "]" * 100_000, '{"a":' * 99_999 + "1" + "}" * 99_999,
+LITERALS = ("1e999", "-1e999", "NaN", "9" * 5000, "[" * 10**5 + "]" * 10**5, '{"a":' * 10**5 + "1" + "}" * 10**5,
             "null", "true", '"x"', "[]", "{}", "-1", "0", "1e-320", '"\\ud800"', "[[1]]", '{"type": "D3QN"}')  # fmt: skip
 
 
@@ -1049,7 +1051,8 @@ FILE_DAMAGE: dict[str, Callable[[Path, random.Random, Path], Any]] = {
     "bytes behind": rewritten(lambda b, rng: b + rng.randbytes(20)), "zeros": rewritten(lambda b, rng: bytes(len(b))),
     "nothing in it": rewritten(lambda b, rng: b""), "edited words": edit_words, "words edited otherwise": edit_words,
     "an edited number": edit_number, "another's file": lambda path, rng, other: shutil.copy(other, path),
-    "no file": lambda path, rng, other: path.unlink(), "a folder": lambda path, rng, other: (path.unlink(), path.mkdir()),
+    "no file": lambda path, rng, other: path.unlink(),
+    "a folder": lambda path, rng, other: (path.unlink(), path.mkdir()),
     "a link to itself": lambda path, rng, other: linked(path, path),
     "a link to nothing": lambda path, rng, other: linked(path, "nowhere"),
     "a link to a folder": lambda path, rng, other: linked(path, path.parent),
@@ -1102,11 +1105,12 @@ Call = tuple[str, Callable[[], Any]]
 # fmt: off
 WRONG: dict[Any, tuple[Any, ...]] = {
     int: (0, -5, NAN, INF, 1e9, 2.5, "x", None, ()), float: (-5.0, NAN, INF, "x", None, (), 1j), bool: ("x", None, 5),
-    str: (5, None, b"x", ()), tuple: ((0,), (-5,), (NAN,), ("x",), (None,), None, 5, "x"), Literal: ("nonsense", None, 5),
+    str: (5, None, b"x", ()), Literal: ("nonsense", None, 5),
+    tuple: ((0,), (-5,), (NAN,), ("x",), (None,), None, 5, "x"),
 }
 MEANT: dict[Any, str] = {
-    0: "check_every patience alternatives horizon rewards seed draw_seed", -5: "seed draw_seed",
-    -5.0: "step_reward died_reward discharged_reward radio_cost chemo_cost death_cost", ("x",): "levels labels state done",
+    0: "check_every patience alternatives horizon rewards seed draw_seed", ("x",): "levels labels state done reasons",
+    -5: "seed draw_seed step_reward died_reward discharged_reward radio_cost chemo_cost death_cost",
     (0,): "order static knots cuts low high", (-5,): "knots cuts low", "x": "name column unit mask_of",
     None: "fill folder reader learned_with actions last outcome gaps",
 }
@@ -1184,15 +1188,16 @@ def right_calls() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
 
 def wrong_values(name: str, right: Any) -> dict[str, Any]:
     """What a user may pass by mistake in place of an argument; nothing that means something there."""
-    wrong: dict[str, Any] = {"-5": -5, "NaN": NAN, "infinity": INF, "an object": object(), "a complex": 1j,
-                             "a dict": {"a": 1}, "a list": ["nonsense", 2.5], "a frame": pd.DataFrame({"z": [1]})}  # fmt: skip
+    numbers = {"-5": -5, "NaN": NAN, "infinity": INF, "a complex": 1j}
+    things = {"an object": object(), "a dict": {"a": 1}, "a list": ["x", 2.5], "a frame": pd.DataFrame({"z": [1]})}
+    wrong: dict[str, Any] = numbers | things
     if not isinstance(right, Path) and name != "encoding":
         wrong["text"] = "nonsense"
     if right is not None and not (isinstance(right, tuple | dict) and not right) and name != "act":
         wrong |= {"None": None, "()": ()}
     if isinstance(right, torch.Tensor) and right.numel():
-        wrong |= {"NaNs": right * NAN, "too wide": torch.cat([right, right], -1), "complexes": right + 1j,
-                  "three axes": right[None], "letters": np.full(right.shape, "a"), "infinities": right * INF}  # fmt: skip
+        wrong |= {"NaNs": right * NAN, "infinities": right * INF, "too wide": torch.cat([right, right], -1)}
+        wrong |= {"complexes": right + 1j, "three axes": right[None], "letters": np.full(right.shape, "a")}
     if isinstance(right, cp.Transitions) and name in ("data", "logged"):
         wrong |= {"no rows": right[:0], "NaN states": replace(right, state=right.state * NAN)}
     return {what: value for what, value in wrong.items() if (name, what) != ("seed", "-5")}

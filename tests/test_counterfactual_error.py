@@ -26,12 +26,10 @@ class Oracle:
     offset: tuple[float, ...] = (0.0,)
     copies: bool = False
 
-    def imagine(
-        self, rows: Transitions, action: Tensor, random: torch.Generator, theta: Tensor = NO_THETA
-    ) -> tuple[Tensor, Tensor]:
+    def imagine(self, rows: Transitions, action: Tensor, random: torch.Generator, theta: Tensor = NO_THETA) -> Tensor:
         asked = action.unbind(1)
         answers = [rows.next_state if self.copies else self.task.counterfactual(rows, each) for each in asked]
-        return torch.stack(answers, 1) + torch.tensor(self.offset), rows.noise
+        return torch.stack(answers, 1) + torch.tensor(self.offset)
 
     def sample(self, state: Tensor, action: Tensor, random: torch.Generator, theta: Tensor = NO_THETA) -> Tensor:
         return self.task.transition(state, action, self.task.noise(len(state), random))

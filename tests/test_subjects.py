@@ -137,7 +137,8 @@ def test_imagined_rows_and_their_job_carry_the_factor_of_their_source() -> None:
     rows, inferred = job.data, MODEL.subjects(ROWS)
     assert torch.equal(job.theta[~rows.imagined], inferred)
     assert torch.equal(job.theta[rows.imagined], inferred[rows.source[rows.imagined]])
-    expected = rows.state + rows.action * (1 + job.theta) + 0.1 * rows.noise
+    luck = MODEL.abduct(ROWS)[rows.source]
+    expected = rows.state + rows.action * (1 + job.theta) + 0.1 * luck
     torch.testing.assert_close(rows.next_state[rows.imagined], expected[rows.imagined])
 
 
@@ -148,7 +149,8 @@ def test_imagined_rows_keep_their_own_factor_behind_rows_that_have_no_next_state
     )
     theta = TRUTH[rows.subject][:, None]
     imagined = Augmenter().imagine(rows, MODEL, Reach(), theta=theta)
-    expected = imagined.state + imagined.action * (1 + theta[imagined.source]) + 0.1 * imagined.noise
+    luck = MODEL.abduct(ROWS, theta)[imagined.source]
+    expected = imagined.state + imagined.action * (1 + theta[imagined.source]) + 0.1 * luck
     torch.testing.assert_close(imagined.next_state, expected)
 
 

@@ -1,6 +1,8 @@
 """From logged rows to imagined ones: other actions in the same states, answered by a model (paper, section 3.1)."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -11,12 +13,16 @@ from counterpoint.data.jobs import NO_THETA
 from counterpoint.data.schema import agree
 from counterpoint.data.shapes import Action, State, Theta
 from counterpoint.data.spaces import Box, Discrete
-from counterpoint.data.transitions import Transitions, concatenate
+from counterpoint.data.transitions import Transitions, gather
 from counterpoint.errors import CounterpointError, require
 from counterpoint.model import Model
 from counterpoint.seeding import generator
 from counterpoint.settings import Count, check_settings
 from counterpoint.tasks.base import Task, check_task
+
+PIECE = 16_384
+"""Rows imagined at once. What chance decides for them depends on the seed and on their place in the table alone, so
+that pieces can be imagined in any order and on any machine."""
 
 
 @runtime_checkable
@@ -25,8 +31,8 @@ class Imaginer(Protocol):
 
     def imagine(
         self, rows: Transitions, action: Float[Tensor, "n m a"], random: torch.Generator, theta: Tensor = ...
-    ) -> tuple[Float[Tensor, "n m s"], Float[Tensor, "n u"]]:
-        """Next states under m other actions for every row, and the noise that the row's answers share."""
+    ) -> Float[Tensor, "n m s"]:
+        """Next states under m other actions for every row."""
         ...
 
     def sample(self, state: State, action: Action, random: torch.Generator, theta: Tensor = ...) -> State:
@@ -50,56 +56,65 @@ class Augmenter:
         self, data: Transitions, model: Imaginer, task: Task, seed: int = 0, theta: Theta = NO_THETA
     ) -> Transitions:
         """The imagined rows alone; `source` is the row of `data` each came from, `theta` the factors of its rows."""
-        check_task(task, data.schema)
-        if isinstance(model, Model):
-            agree(model.schema, data.schema)
-        _check_outcomes(data, task)
-        random = generator(seed, "alternatives")
-        real = (~data.imagined & data.has_next).nonzero()[:, 0]
-        factors = model.subjects(data) if isinstance(model, Model) and not theta.shape[1] else theta
-        theta = factors.expand(len(data), -1)[real]
-        picks = self._actions(data[real], random)
-        source = real.repeat_interleave(picks.shape[1])
-        rows, action = data[source], picks.flatten(0, 1)
-        next_state, noise = self._next(data[real], picks, model, random, theta)
-        uniform = torch.rand(len(rows), generator=generator(seed, "ends")).to(next_state)
-        reward, outcome, next_state = task.conclude(rows.state, action, next_state, uniform)
-        return replace(
-            rows,
-            action=action,
-            action_index=data.actions.index(action),
-            reward=reward,
-            next_state=next_state,
-            outcome=outcome,
-            truncated=torch.zeros_like(rows.truncated),
-            imagined=torch.ones_like(rows.imagined),
-            source=source,
-            noise=noise,
-        )
+        return gather(self._pieces(data, model, task, seed, theta), self._count(data))
 
     def augment(
         self, data: Transitions, model: Imaginer, task: Task, seed: int = 0, theta: Theta = NO_THETA
     ) -> Transitions:
-        """Real rows, then imagined ones; the noise column speaks of imagined rows only."""
-        real = replace(data, noise=data.noise[:, :0])
-        return concatenate([real, self.imagine(data, model, task, seed, theta)])
+        """Real rows, then imagined ones. No noise is kept: `model.abduct(data[rows.source])` finds it again."""
+        imagined = self._pieces(data, model, task, seed, theta)
+        real = without_noise(data)
+        return gather(chain([real], imagined), len(data) + self._count(data))
+
+    def _count(self, data: Transitions) -> int:
+        """Rows that will be imagined."""
+        others = data.actions.count - 1 if isinstance(data.actions, Discrete) else self.alternatives
+        return int((~data.imagined & data.has_next).sum()) * min(self.alternatives or others, others)
+
+    def _pieces(self, data: Transitions, model: Imaginer, task: Task, seed: int, theta: Theta) -> Iterator[Transitions]:
+        factors = model.subjects(data) if isinstance(model, Model) and not theta.shape[1] else theta
+        factors = factors.expand(len(data), -1)
+        for number in range(max(-(-len(data) // PIECE), 1)):
+            rows = slice(number * PIECE, (number + 1) * PIECE)
+            yield self.piece(data[rows], number, model, task, seed, factors[rows])
+
+    def piece(
+        self, rows: Transitions, number: int, model: Imaginer, task: Task, seed: int = 0, theta: Theta = NO_THETA
+    ) -> Transitions:
+        """The imagined rows of the `number`th piece of a table."""
+        check_task(task, rows.schema)
+        if isinstance(model, Model):
+            agree(model.schema, rows.schema)
+        _check_outcomes(rows, task)
+        place = (number,) if number else ()
+        random, ends = (generator(seed, purpose, *place) for purpose in ("alternatives", "ends"))
+        real = (~rows.imagined & rows.has_next).nonzero()[:, 0]
+        known = rows if len(real) == len(rows) else rows[real]
+        action, index = self._actions(known, random)
+        next_state = self._next(known, action, model, random, theta.expand(len(rows), -1)[real])
+        uniform = torch.rand(len(next_state), generator=ends).to(next_state)
+        state, taken = known.state.repeat_interleave(action.shape[1], 0), action.flatten(0, 1)
+        reward, outcome, next_state = task.conclude(state, taken, next_state, uniform)
+        columns = {"state": state, "action": taken, "reward": reward, "outcome": outcome, "next_state": next_state}
+        return _imagined(known, real + number * PIECE, **columns, action_index=index.flatten())
 
     def _next(
         self, rows: Transitions, action: Float[Tensor, "n m a"], model: Imaginer, random: torch.Generator, theta: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Next states and noise, a row for every alternative; the noise of a real row is found once."""
-        count = action.shape[1]
-        if self.fresh_noise:
-            state, factors = (x.repeat_interleave(count, 0) for x in (rows.state, theta))
-            return model.sample(state, action.flatten(0, 1), random, factors), rows.noise[:, :0].repeat(count, 1)
-        next_state, noise = model.imagine(rows, action, random, theta)
-        return next_state.flatten(0, 1), noise.repeat_interleave(count, 0)
+    ) -> State:
+        """Next states, a row for every alternative; the noise of a real row is found once."""
+        if not self.fresh_noise:
+            return model.imagine(rows, action, random, theta).flatten(0, 1)
+        state, factors = (x.repeat_interleave(action.shape[1], 0) for x in (rows.state, theta))
+        return model.sample(state, action.flatten(0, 1), random, factors)
 
-    def _actions(self, rows: Transitions, random: torch.Generator) -> Float[Tensor, "n m a"]:
+    def _actions(self, rows: Transitions, random: torch.Generator) -> tuple[Float[Tensor, "n m a"], Int[Tensor, "n m"]]:
+        """Other actions for each row: their features and, where they are on a list, their places on it."""
         space = rows.actions
         if isinstance(space, Discrete):
-            return space.features(self._other_actions(rows.action_index, space, random))
-        return self._doses(len(rows), space, random)
+            index = self._other_actions(rows.action_index, space, random)
+            return space.features(index), index
+        doses = self._doses(len(rows), space, random)
+        return doses, space.index(doses.flatten(0, 1)).view(doses.shape[:2])
 
     def _other_actions(self, taken: Int[Tensor, " n"], space: Discrete, random: torch.Generator) -> Int[Tensor, "n m"]:
         """Different actions, none of them the one taken: a shift by 1 … count−1, the shifts shuffled row by row."""
@@ -114,6 +129,25 @@ class Augmenter:
                 "a continuous action space has no list of all actions; set alternatives to 1 or more"
             )
         return space.sample(rows * self.alternatives, random).view(rows, self.alternatives, -1)
+
+
+def without_noise(rows: Transitions) -> Transitions:
+    """The same rows, blind to the luck that a simulator recorded."""
+    return replace(rows, noise=rows.noise[:, :0])
+
+
+def _imagined(rows: Transitions, source: Int[Tensor, " n"], **columns: Tensor) -> Transitions:
+    """What was answered about `rows`, equally often about each."""
+    size = len(columns["state"])
+    again = {"source": source, **{name: getattr(rows, name) for name in ("subject", "episode", "step")}}
+    return replace(
+        rows,
+        **columns,
+        **{name: column.repeat_interleave(size // max(len(rows), 1)) for name, column in again.items()},
+        truncated=rows.truncated.new_zeros(size),
+        imagined=rows.imagined.new_ones(size),
+        noise=rows.noise.new_zeros(size, 0),
+    )
 
 
 def _check_outcomes(data: Transitions, task: Task) -> None:

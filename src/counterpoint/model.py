@@ -1,7 +1,7 @@
 """What every fitted model of the dynamics is: M members of s' = f(s, a, θ, u), and the recipe that made them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -29,6 +29,11 @@ class Mechanism(nn.Module, ABC):
 
     members: int
     context_width: int
+
+    @property
+    def block(self) -> int:
+        """Rows that a processor handles at once."""
+        return CHUNK
 
     @abstractmethod
     def predict(
@@ -63,8 +68,8 @@ class Model(nn.Module, Artifact, ABC):
         action: Float[Tensor, "n m a"],
         random: torch.Generator,
         theta: Theta = NO_THETA,
-    ) -> tuple[Float[Tensor, "n m s"], Float[Tensor, "n u"]]:
-        """Next states under several other actions for each row, and the noise that the row's answers share."""
+    ) -> Float[Tensor, "n m s"]:
+        """Next states under several other actions for each row."""
 
     def __init__(
         self,
@@ -125,8 +130,19 @@ class Model(nn.Module, Artifact, ABC):
     def _by_chunks(self, function: Callable[..., Tensor], *columns: Tensor) -> Tensor:
         """Rows in pieces, each brought to the model's device and the answer back to the rows'."""
         home, there = columns[0].device, self.device
-        pieces = zip(*(column.split(CHUNK) for column in columns), strict=True)
-        return torch.cat([function(*(column.to(there) for column in piece)).to(home) for piece in pieces])
+        rows = CHUNK if there.type == "cuda" else self.mechanism.block
+        pieces = zip(*(column.split(rows) for column in columns), strict=True)
+        return _joined((function(*(c.to(there) for c in piece)).to(home) for piece in pieces), len(columns[0]))
+
+
+def _joined(pieces: Iterator[Tensor], rows: int) -> Tensor:
+    """Pieces one after another in memory that is taken once."""
+    whole, done = torch.empty(0), 0
+    for piece in pieces:
+        whole = whole if done else piece.new_empty(rows, *piece.shape[1:])
+        whole[done : done + len(piece)] = piece
+        done += len(piece)
+    return whole
 
 
 class ModelRecipe(ABC):

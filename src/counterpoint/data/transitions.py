@@ -1,6 +1,6 @@
 """Transitions: one table for what was logged and for what was imagined."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
@@ -226,6 +226,24 @@ def concatenate(tables: Sequence[Transitions]) -> Transitions:
     padded = [replace(t, noise=torch.nn.functional.pad(t.noise, (0, width - t.noise.shape[1]))) for t in tables]
     columns = {name: torch.cat([getattr(t, name) for t in padded]) for name in COLUMNS}
     return replace(tables[0], **columns, subject_names=subject_names)
+
+
+def gather(pieces: Iterable[Transitions], rows: int) -> Transitions:
+    """Pieces of one table, `rows` in all, one after another in memory that is taken once."""
+    whole, done = None, 0
+    for piece in pieces:
+        if whole is None:
+            whole = {name: _room(getattr(piece, name), rows) for name in COLUMNS}
+            first = piece
+        for name, column in whole.items():
+            column[done : done + len(piece)] = getattr(piece, name)
+        done += len(piece)
+    require(whole is not None and done == rows, f"{done} rows came and {rows} were to come; make the table again")
+    return replace(first, **whole)
+
+
+def _room(column: Tensor, rows: int) -> Tensor:
+    return column.new_empty(rows, *column.shape[1:])
 
 
 def _check_alike(first: Transitions, table: Transitions, number: int) -> None:

@@ -129,12 +129,11 @@ class DynamicsModel(Model):
         action: Float[Tensor, "n m a"],
         random: torch.Generator,
         theta: Theta = NO_THETA,
-    ) -> tuple[Float[Tensor, "n m s"], Float[Tensor, "n 0"]]:
-        """Next states under other actions: drawn afresh, blind to what followed in the row; no noise to store."""
+    ) -> Float[Tensor, "n m s"]:
+        """Next states under other actions: drawn afresh, blind to what followed in the row."""
         factors = self._factors(theta, len(rows), rows)
         state, factors = (x.repeat_interleave(action.shape[1], 0) for x in (rows.state, factors))
-        drawn = self._drawn(state, action.flatten(0, 1), factors, random)
-        return drawn.view(*action.shape[:2], -1), drawn.new_zeros(len(rows), 0)
+        return self._drawn(state, action.flatten(0, 1), factors, random).view(*action.shape[:2], -1)
 
     def _pick(self, state: Tensor, action: Tensor, theta: Tensor, random: torch.Generator) -> Tensor:
         members = self.mechanism.members

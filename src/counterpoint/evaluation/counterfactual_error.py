@@ -101,7 +101,7 @@ def score(model: Imaginer, asked: Questions, seed: int = 0) -> CounterfactualErr
     """The errors of `model` on questions that are already drawn, as when many models face the same ones."""
     rows, yardstick = asked.rows, asked.yardstick
     answer, again = (
-        model.imagine(rows, action[:, None], generator(seed, purpose))[0][:, 0]
+        model.imagine(rows, action[:, None], generator(seed, purpose))[:, 0]
         for action, purpose in ((asked.action, "imagine"), (rows.action, "again"))
     )
     fresh = model.sample(rows.state, asked.action, generator(seed, "fresh"))

@@ -50,10 +50,8 @@ class Copy:
     def fit_many(self, jobs: Sequence[Job], device: str) -> list["Copy"]:
         return [self for _ in jobs]
 
-    def imagine(
-        self, rows: Transitions, action: Tensor, random: torch.Generator, theta: Tensor = NO_THETA
-    ) -> tuple[Tensor, Tensor]:
-        return rows.next_state[:, None].expand(-1, action.shape[1], -1), rows.noise[:, :0]
+    def imagine(self, rows: Transitions, action: Tensor, random: torch.Generator, theta: Tensor = NO_THETA) -> Tensor:
+        return rows.next_state[:, None].expand(-1, action.shape[1], -1)
 
     def sample(self, state: Tensor, action: Tensor, random: torch.Generator, theta: Tensor = NO_THETA) -> Tensor:
         return state

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from counterpoint.data.jobs import Padded
 from counterpoint.errors import CounterpointError
 from counterpoint.nets.laws import Law, Raw
-from counterpoint.nets.stacked import StackedLinear, StackedMLP, Standardizer
+from counterpoint.nets.stacked import StackedLinear, StackedMLP, Standardizer, columns
 
 Parents = tuple[tuple[int, ...], ...]
 RIDGE = 1.0
@@ -101,24 +101,57 @@ class ConditionalLaw(nn.Module):
         return log_prob - (self.y.scale * self.rest_scale).log(), raw.own
 
     def abduct(self, context: Float[Tensor, "k n c"], y: Float[Tensor, "k n d"]) -> Float[Tensor, "k n d"]:
-        inputs, rest = self._rest(context, y)
-        return self.law.abduct(self._raw(inputs, rest), self._without_parents(rest))
+        return self.law.abduct(*self._explained(context, y))
 
     def predict(
         self, context: Float[Tensor, "k n c"], noise: Float[Tensor, "k n d"], held: Mapping[int, float] | None = None
     ) -> Float[Tensor, "k n d"]:
         """What the noise leads to; coordinates in `held` are fixed at their value whatever their noise: do(y_i = v)."""
+        if self.triangular:
+            return self._predict_in_order(context, noise, held or {})
+        raw, line = self._law_of(context)
+        y = torch.addcmul(line, self.law.predict(raw, columns(noise).mT), self.y.scale)
+        for i, value in (held or {}).items():
+            y[..., i] = value
+        return y
+
+    def counterfactual(
+        self, context: Float[Tensor, "k n c"], y: Float[Tensor, "k n d"], others: Sequence[Float[Tensor, "k n c"]]
+    ) -> list[Float[Tensor, "k n d"]]:
+        """What y would have been in each of other contexts, by the noise that explains it in its own."""
+        raw, rest = self._explained(context, y)
+        if self.triangular:
+            noise = self.law.abduct(raw, rest)
+            return [self.predict(other, noise) for other in others]
+        residual = self.law.residual(raw, rest)
+        laws = map(self._law_of, others)
+        return [torch.addcmul(line, self.law.restore(raw, residual), self.y.scale) for raw, line in laws]
+
+    def _explained(self, context: Tensor, y: Tensor) -> tuple[Raw, Float[Tensor, "k n d"]]:
+        """The law's raw numbers, and what the lines leave of y in units of its spread."""
+        if self.triangular:
+            inputs, rest = self._rest(context, y)
+            return self._raw(inputs, rest), self._without_parents(rest)
+        raw, line = self._law_of(context)
+        return raw, (columns(y).mT - line) / self.y.scale
+
+    def _law_of(self, context: Float[Tensor, "k n c"]) -> tuple[Raw, Float[Tensor, "k n d"]]:
+        """The raw numbers and the line of a diagonal law, rows side by side in memory: every number is contiguous."""
+        inputs = (columns(context) - self.context.mean.mT) / self.context.scale.mT
+        k, _, n = inputs.shape
+        line = torch.baddbmm(self.y.mean.mT, self.slope.mT, inputs).mT
+        own = self.net.columns(inputs).view(k, self.law.width, self.size, n).permute(0, 3, 2, 1)
+        return Raw(own, self.shared.view(k, 1, self.size, self.law.shared)), line
+
+    def _predict_in_order(self, context: Tensor, noise: Tensor, held: Mapping[int, float]) -> Tensor:
+        """Coordinate after coordinate, parents first."""
         inputs = self.context(context)
         line = self.y.mean + inputs @ self.slope
-        fixed = {i: (value - line[..., i]) / self.y.scale[..., i] for i, value in (held or {}).items()}
         rest = torch.zeros_like(noise)
-        if self.triangular:
-            for i in self.order:
-                column = fixed[i] if i in fixed else self._predict_one(i, inputs, rest, noise[..., i])
-                rest = torch.cat([rest[..., :i], column[..., None], rest[..., i + 1 :]], -1)
-        else:
-            columns = self.law.predict(self._raw(inputs, rest), noise)
-            rest = torch.stack([fixed.get(i, columns[..., i]) for i in range(self.size)], -1) if fixed else columns
+        for i in self.order:
+            fixed = (held[i] - line[..., i]) / self.y.scale[..., i] if i in held else None
+            column = self._predict_one(i, inputs, rest, noise[..., i]) if fixed is None else fixed
+            rest = torch.cat([rest[..., :i], column[..., None], rest[..., i + 1 :]], -1)
         return line + rest * self.y.scale
 
     def _predict_one(self, i: int, inputs: Tensor, rest: Tensor, noise: Float[Tensor, "k n"]) -> Float[Tensor, "k n"]:

@@ -5,6 +5,7 @@ are zero it is (nearly) the standard normal law: a network whose last layer is z
 """
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
@@ -29,9 +30,16 @@ class Raw(NamedTuple):
     shared: Float[Tensor, "*n v"]
 
 
+def bounded(raw: Tensor, bound: float, unit: float = 1.0) -> Tensor:
+    """bound·tanh(raw/unit); without gradients on a processor by the sigmoid, which is three times as fast there."""
+    if raw.is_cuda or torch.is_grad_enabled():
+        return bound * torch.tanh(raw / unit)
+    return torch.add(raw.new_tensor(-bound), (raw * (2 / unit)).sigmoid_(), alpha=2 * bound)
+
+
 def bounded_log_scale(raw: Tensor) -> Tensor:
     """A log standard deviation kept within e^±7, softly."""
-    return 7 * torch.tanh(raw / 7)
+    return bounded(raw, 7.0, 7.0)
 
 
 def log_normal(u: Tensor) -> Tensor:
@@ -39,8 +47,26 @@ def log_normal(u: Tensor) -> Tensor:
     return -0.5 * u.square() - LOG_ROOT_TWO_PI
 
 
+class Plain(ABC):
+    """A law whose shape no two contexts share: its residual is its noise."""
+
+    @abstractmethod
+    def abduct(self, raw: Raw, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """The noise behind y."""
+
+    @abstractmethod
+    def predict(self, raw: Raw, u: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """What the noise leads to."""
+
+    def residual(self, raw: Raw, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        return self.abduct(raw, y)
+
+    def restore(self, raw: Raw, residual: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        return self.predict(raw, residual)
+
+
 @dataclass(frozen=True)
-class Gaussian:
+class Gaussian(Plain):
     """y = μ + σ·u."""
 
     @property
@@ -58,11 +84,11 @@ class Gaussian:
         return (y - raw.own[..., 0]) * torch.exp(-bounded_log_scale(raw.own[..., 1]))
 
     def predict(self, raw: Raw, u: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        return raw.own[..., 0] + u * torch.exp(bounded_log_scale(raw.own[..., 1]))
+        return torch.addcmul(raw.own[..., 0], u, torch.exp(bounded_log_scale(raw.own[..., 1])))
 
 
 @dataclass(frozen=True)
-class Spline:
+class Spline(Plain):
     """y = μ + σ·spline⁻¹(u): location-scale, its noise bent by a rational-quadratic spline (Durkan et al. 2019)."""
 
     bins: Positive = 8
@@ -130,24 +156,32 @@ class SkewedSpline:
         return log_normal(u) + log_slope + log_base_slope
 
     def abduct(self, raw: Raw, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        return SplineTable(_spline(raw.shared, self.bins)).forward(self.residual(raw, y))
+
+    def predict(self, raw: Raw, u: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        return self.restore(raw, SplineTable(_spline(raw.shared, self.bins)).inverse(u))
+
+    def residual(self, raw: Raw, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """base(u): a counterfactual can go through it and leave the noise itself unknown."""
         z = Gaussian().abduct(raw, y)
         for knot, s in reversed(self._bends(raw)):
             z = _unbend(z - knot, s) + knot
-        return SplineTable(_spline(raw.shared, self.bins)).forward(z)
+        return z
 
-    def predict(self, raw: Raw, u: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        z = SplineTable(_spline(raw.shared, self.bins)).inverse(u)
+    def restore(self, raw: Raw, residual: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        z, one = residual, residual.new_ones(())
         for knot, s in self._bends(raw):
-            z = torch.addcmul(z - s, s, (z - knot).square().add_(1).sqrt_())
+            x = z - knot
+            z = torch.addcmul(z - s, s, torch.addcmul(one, x, x).sqrt_())
         return Gaussian().predict(raw, z)
 
     def _bends(self, raw: Raw) -> list[tuple[float, Tensor]]:
-        strengths = self.steepest * torch.tanh(raw.own[..., 2:])
+        strengths = bounded(raw.own[..., 2:], self.steepest)
         return list(zip(self.knots, strengths.unbind(-1), strict=True))
 
 
 @dataclass(frozen=True)
-class Mixture:
+class Mixture(Plain):
     """y is the Φ(u)-quantile of a mixture of Gaussians: Theorem 1 made literal, α = F(y | s, a)."""
 
     components: Positive = 5

@@ -26,6 +26,10 @@ class StackedLinear(nn.Module):
     def forward(self, x: Float[Tensor, "k n i"]) -> Float[Tensor, "k n o"]:
         return torch.baddbmm(self.bias, x, self.weight)
 
+    def columns(self, x: Float[Tensor, "k i n"]) -> Float[Tensor, "k o n"]:
+        """The same of rows that stand side by side: every output is contiguous in memory."""
+        return torch.baddbmm(self.bias.mT, self.weight.mT, x)
+
     @torch.no_grad()
     def initialise(self, member: int, random: torch.Generator) -> None:
         """Uniform in ±1/√inputs, as torch's own linear layer."""
@@ -86,6 +90,12 @@ class StackedMLP(nn.Module):
     def forward(self, x: Float[Tensor, "k n i"]) -> Float[Tensor, "k n o"]:
         return self.layers(x)
 
+    def columns(self, x: Float[Tensor, "k i n"]) -> Float[Tensor, "k o n"]:
+        """The same of rows that stand side by side; without batch norm."""
+        for layer in self.layers:
+            x = layer.columns(x) if isinstance(layer, StackedLinear) else layer(x)
+        return x
+
 
 def initialise(network: nn.Module, seeds: Sequence[int]) -> None:
     """Give member k of every layer its initial weights from `seeds[k]`."""
@@ -100,6 +110,12 @@ def per_member(values: Shaped[Tensor, " k"], tensor: Tensor) -> Tensor:
     """One value a member, shaped to broadcast over a stacked tensor (which may hold several networks a member)."""
     spread = values.repeat_interleave(tensor.shape[0] // len(values))
     return spread.view(-1, *[1] * (tensor.dim() - 1))
+
+
+def columns(table: Float[Tensor, "k n w"]) -> Float[Tensor, "k w n"]:
+    """A table with its rows side by side; members that share one still do."""
+    shared = table.stride(0) == 0
+    return (table[:1] if shared else table).mT.contiguous().expand(len(table), -1, -1)
 
 
 class Standardizer(nn.Module):

@@ -1,6 +1,7 @@
 """A structural causal model s' = f(s, a, θ, u): abduct the noise, change the action, predict (paper, section 2.2)."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar, final
 
 import torch
@@ -37,6 +38,17 @@ class StructuralMechanism(Mechanism):
         self, context: Float[Tensor, "m n c"], state: Float[Tensor, "m n s"], next_state: Float[Tensor, "m n s"]
     ) -> Float[Tensor, "m n u"]:
         """The noise of every member for what was seen."""
+
+    def counterfactual(
+        self,
+        context: Float[Tensor, "m n c"],
+        state: Float[Tensor, "m n s"],
+        next_state: Float[Tensor, "m n s"],
+        others: Sequence[Float[Tensor, "m n c"]],
+    ) -> list[Float[Tensor, "m n s"]]:
+        """Every member's next states in other contexts, given what was seen in its own."""
+        noise = self.abduct(context, state, next_state)
+        return [self.predict(other, state, noise) for other in others]
 
     def combine(self, predictions: Float[Tensor, "m n s"]) -> State:
         """What the ensemble says: the mean of its members."""
@@ -89,8 +101,8 @@ class StructuralCausalModel(Model):
         """
         self._check(rows)
         asked = ask_actions(action, self.schema, len(rows))
-        theta = self._factors(theta, len(rows), rows)
-        after = self._after(rows.state, asked.values.to(rows.state), self.abduct(rows, theta), theta)
+        taken = asked.values.to(rows.state).expand(len(rows), -1)
+        after = self._counterfactual(rows, taken[:, None], theta)[:, 0]
         one_for_all = isinstance(action, str | int | float) or len(asked.values) != len(rows)
         return after if one_for_all else asked.answer(after, self.schema.states)
 
@@ -130,12 +142,25 @@ class StructuralCausalModel(Model):
         action: Float[Tensor, "n m a"],
         random: torch.Generator,
         theta: Theta = NO_THETA,
-    ) -> tuple[Float[Tensor, "n m s"], Float[Tensor, "n mu"]]:
-        """Next states under several other actions for each row, and the row's noise: counterfactuals need no luck."""
-        theta, alternatives = self._factors(theta, len(rows), rows), action.shape[1]
-        noise = self.abduct(rows, theta)
-        state, luck, factors = (x.repeat_interleave(alternatives, 0) for x in (rows.state, noise, theta))
-        return self._after(state, action.flatten(0, 1), luck, factors).view(len(rows), alternatives, -1), noise
+    ) -> Float[Tensor, "n m s"]:
+        """Next states under several other actions for each row: counterfactuals, which need no luck."""
+        self._check(rows)
+        check_actions(self.actions, action.flatten(0, 1))
+        return self._counterfactual(rows, action, theta)
+
+    @torch.no_grad()
+    def _counterfactual(self, rows: Transitions, action: Float[Tensor, "n m a"], theta: Theta) -> Tensor:
+        """What rows that are known to fit would have led to."""
+        factors = self._factors(theta, len(rows), rows)
+        return self._by_chunks(self._counterfactual_piece, rows.state, rows.action, rows.next_state, action, factors)
+
+    def _counterfactual_piece(
+        self, state: Tensor, action: Tensor, next_state: Tensor, others: Tensor, theta: Tensor
+    ) -> Float[Tensor, "n m s"]:
+        told, (before, after) = self._stack(state, action, theta, next_state)
+        contexts = [self._stack(state, other, theta)[0] for other in others.unbind(1)]
+        answers = self.mechanism.counterfactual(told, before, after, contexts)
+        return torch.stack([self.mechanism.combine(each) for each in answers], 1)
 
     def member_predictions(
         self,

@@ -5,7 +5,7 @@ quantile function is f (Theorem 1 made literal). With an order of the state's co
 of the columns before i (triangular).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,12 +20,15 @@ from counterpoint.model import member_seeds, one_a_member
 from counterpoint.nets.conditional import ConditionalLaw, Parents
 from counterpoint.nets.laws import Gaussian, Law, Mixture, SkewedSpline, Spline
 from counterpoint.nets.likelihood import Likelihood, VariationPenalty, fit_by_likelihood
+from counterpoint.nets.stacked import columns
 from counterpoint.nets.training import Monitor, Schedule
 from counterpoint.scm.base import SCMRecipe, StructuralCausalModel, StructuralMechanism
 from counterpoint.settings import Count, Positive, Weight, Widths, check_settings
 
 BLOCK = 2**17
 """Numbers in a table that a processor's cache holds: work in blocks of that size is several times faster."""
+ALIGNED = 64
+"""Rows of a block are a multiple of this, which matrix products are fastest for."""
 CAREFUL = Likelihood(Schedule(steps=3000, check_every=50, patience=15, rate="one-cycle"), learning_rate=5e-3)
 """How the default is fitted: up to 3000 steps, and no more than 750 after the best."""
 
@@ -38,21 +41,24 @@ class LawMechanism(StructuralMechanism):
         self.law, self.members = law, law.members
         self.context_width, self.noise_width = law.context.mean.shape[-1], law.size
 
+    @property
+    def block(self) -> int:
+        return max(BLOCK // (self.members * self.noise_width) // ALIGNED, 1) * ALIGNED
+
     def abduct(self, context: Tensor, state: Tensor, next_state: Tensor) -> Tensor:
-        return self._in_blocks(lambda c, s, after: self.law.abduct(c, after - s), context, state, next_state)
+        return self.law.abduct(context, next_state - state)
 
     def predict(self, context: Tensor, state: Tensor, noise: Tensor) -> Tensor:
-        return self._in_blocks(lambda c, s, u: s + self.law.predict(c, u), context, state, noise)
+        return state + self.law.predict(context, noise)
+
+    def counterfactual(
+        self, context: Tensor, state: Tensor, next_state: Tensor, others: Sequence[Tensor]
+    ) -> list[Tensor]:
+        before = columns(state).mT
+        return [before + change for change in self.law.counterfactual(context, next_state - state, others)]
 
     def combine(self, predictions: Float[Tensor, "m n s"]) -> Float[Tensor, "n s"]:
         return interquartile_mean(predictions)
-
-    def _in_blocks(self, function: Callable[..., Tensor], *tables: Float[Tensor, "m n _"]) -> Float[Tensor, "m n _"]:
-        if tables[0].is_cuda:
-            return function(*tables)
-        rows = max(BLOCK // (self.members * self.noise_width), 1)
-        pieces = zip(*(table.split(rows, 1) for table in tables), strict=True)
-        return torch.cat([function(*piece) for piece in pieces], 1)
 
 
 def interquartile_mean(predictions: Float[Tensor, "m n s"]) -> Float[Tensor, "n s"]:

@@ -27,7 +27,7 @@ class Stack:
         worlds, noise = self.mechanism.members, noise.expand(*state.shape[:2], -1)
         each = state.shape[0] * state.shape[1] // worlds
         by_member = (x.reshape(worlds, each, x.shape[-1]) for x in (told, state, noise))
-        return self.mechanism.predict(*by_member).view(state.shape)
+        return self.mechanism.predict(*by_member).reshape(state.shape)
 
 
 class ModelSimulator:
