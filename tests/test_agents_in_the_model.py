@@ -20,7 +20,7 @@ def test_a_stable_baselines_agent_trained_in_the_scm_keeps_the_true_pole_up() ->
         "MlpPolicy", env, 1e-3, learning_starts=100, train_freq=1, target_update_interval=250,
         exploration_fraction=0.3, policy_kwargs={"net_arch": [64, 64]}, seed=0, device="cpu",
     )  # fmt: skip
-    agent.learn(2000)
+    agent.learn(4000)
 
     def act(state: torch.Tensor, theta: torch.Tensor) -> torch.Tensor:
         chosen, _ = agent.predict(state[0].numpy(), deterministic=True)

@@ -12,7 +12,7 @@ from counterpoint.errors import require
 from counterpoint.policies.base import Policy
 from counterpoint.seeding import derive, generator
 from counterpoint.simulation.rollout import Actor, Rollout, TaskSimulator
-from counterpoint.tasks.base import KnownSCM
+from counterpoint.tasks.base import KnownSCM, check_task
 
 
 def evaluate(
@@ -39,6 +39,8 @@ def evaluate_many(
 
     Where subjects differ, trial i is one of subject i; `theta` is what a policy knows of each trial's subject.
     """
+    for policy in policies:
+        check_task(task, policy.schema, "policy")
     actor = type(policies[0]).together(policies)
     return returns(actor, task, len(policies), trials, seed, horizon, policies[0].device, theta)
 

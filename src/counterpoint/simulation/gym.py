@@ -8,13 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from counterpoint.data.schema import agree
 from counterpoint.data.spaces import ActionSpace, Discrete
 from counterpoint.data.transitions import Transitions
 from counterpoint.model import Model
 from counterpoint.seeding import derive, generator
 from counterpoint.simulation.models import ModelSimulator
 from counterpoint.simulation.rollout import Stream, TaskSimulator
-from counterpoint.tasks.base import KnownSCM, Task
+from counterpoint.tasks.base import KnownSCM, Task, check_task
 
 
 class Begun(NamedTuple):
@@ -56,6 +57,8 @@ class SCMEnv(gymnasium.Env[np.ndarray, Any]):
     @classmethod
     def of_model(cls, model: Model, task: Task, rows: Transitions, horizon: int = 0) -> "SCMEnv":
         """A fitted model; episodes start in first states of the log, with the factors that the model infers."""
+        agree(model.schema, rows.schema)
+        check_task(task, rows.schema)
         first, simulator = ~rows.imagined & (rows.step == rows.step.min()), ModelSimulator([model])
         states, factors = rows.state[first].to(model.device), model.subjects(rows)[first].to(model.device)
 
