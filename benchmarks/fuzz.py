@@ -218,7 +218,7 @@ def lines(change: Callable[[list[str]], Any]) -> Damage:
     """Something done to the lines of a text file."""
 
     def changed(whole: bytes, rng: random.Random) -> bytes:
-        text = whole.decode(errors="replace").splitlines()
+        text = whole.decode(errors="replace").splitlines() or [""]
         return "\n".join([*(change(text) or text), ""]).encode()
 
     return content(changed, *TEXT)
@@ -512,7 +512,7 @@ def told_text(path: Path, case: Case) -> list[tuple[str, Told]]:
     try:
         whole = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         encoding = case.options.get("encoding", "utf-8")
-        text = io.StringIO(whole.decode("utf-8-sig" if encoding == "utf-8" else encoding), newline="")
+        text = io.StringIO(whole.decode(encoding).removeprefix("\ufeff"), newline="")
         rows = [row for row in csv.reader(text, delimiter=DELIMITERS[case.form]) if row]
     except Exception as error:
         raise UnreadableError("no text") from error
@@ -695,8 +695,8 @@ class SlowReader:
 
     def result(self, rows: list[Row]) -> dict[str, list[Any]]:
         states, levels = self.states(rows)
-        chosen, space = self.actions([row.place for row in rows])
-        reward = self.picked(self.how["reward"], rows)
+        places = [row.place for row in rows]
+        (chosen, space), reward = self.actions(places), self.picked(self.how["reward"], places)
         ended = self.done and any(row.outcome == len(self.done) for row in rows)
         return {
             "state": [states[row.place] for row in rows],
@@ -711,18 +711,19 @@ class SlowReader:
             "space": space,
         }
 
-    def picked(self, name: str, rows: list[Row]) -> list[Any]:
+    def picked(self, name: str, places: list[int], precise: bool = True) -> list[Any]:
+        """The numbers of a column in some rows, none of them missing."""
         values = self.told[name].numbers()
-        demand(all(values[row.place] is not None for row in rows), f"a missing value of {name}")
-        self.precise(name, [self.told[name].values[row.place] for row in rows])
-        return [values[row.place] for row in rows]
+        demand(all(values[place] is not None for place in places), f"a missing value of {name}")
+        self.precise(name, [self.told[name].values[place] for place in places] if precise else ())
+        return [values[place] for place in places]
 
     def states(self, rows: list[Row]) -> tuple[list[list[float]], list[list[str]]]:
         """Every row's state without a hole, and the columns' levels."""
         read = [self.state_column(name) for name in self.state]
         holes = {name: [float(v is None) for v in column] for name, (column, _) in zip(self.state, read, strict=True)}
         for name, (column, levels) in zip(self.state, read, strict=True):
-            self.precise(name, self.told[name].values)
+            self.precise(name, () if levels else self.told[name].values)
             self.carry(column)
             self.fill(column, levels, rows)
         masks = [holes[name] for name in self.how["masks"]]
@@ -804,8 +805,7 @@ class SlowReader:
             for _, values in columns:
                 space = [[*before, *value] for before in space for value in values]
             return [[x for codes, values in columns for x in values[codes[i]]] for i in range(len(places))], space
-        rows = [Row(place, 0, 0, -1) for place in places]
-        chosen = [list(row) for row in zip(*(self.picked(name, rows) for name in self.action), strict=True)]
+        chosen = [list(row) for row in zip(*(self.picked(name, places) for name in self.action), strict=True)]
         if is_space:
             return chosen, bounds(given)
         single = sorted({tuple(float(np.float32(value)) for value in row) for row in chosen})
@@ -826,7 +826,7 @@ class SlowReader:
             numbered = [[float(i)] for i in range(len(labels))]
             one_hot = [[float(i == j) for j in range(len(labels))] for i in range(len(labels))]
             return [int(code) for code in codes], numbered if column.order and not declared else one_hot
-        amounts = self.picked(name, [Row(place, 0, 0, -1) for place in places])
+        amounts = self.picked(name, places, precise=False)
         bins = [each for each in self.bins if each.column == name] or [each for each in self.bins if not each.column]
         if bins:
             return binned(amounts, bins[0])
@@ -972,8 +972,9 @@ def answers(path: Path) -> dict[str, Callable[[], Any]]:
     return {path.name: lambda: essence((cp.read if path.suffix else cp.load)(path))}
 
 
-LITERALS = ("1e999", "-1e999", "NaN", "9" * 5000, "[" * 10**5 + "]" * 10**5, '{"a":' * 10**5 + "1" + "}" * 10**5,
-            "null", "true", '"x"', "[]", "{}", "-1", "0", "1e-320", '"\\ud800"', "[[1]]", '{"type": "D3QN"}')  # fmt: skip
+LITERALS = ("1e999", "-1e999", "NaN", "9" * 5000, "[" * 10**5 + "]" * 10**5, "null", "true",
+            '{"a":' * 10**5 + "1" + "}" * 10**5,
+            '"x"', "[]", "{}", "-1", "0", "1e-320", '"\\ud800"', "[[1]]", '{"type": "D3QN"}')  # fmt: skip
 
 
 def edited(text: str, rng: random.Random) -> str:

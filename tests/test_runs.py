@@ -90,7 +90,9 @@ def small() -> Iterator[None]:
     """A learned task that is quick to fit, and checks without their figure."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("counterpoint.commands.fit.Outcome", lambda: SMALL_OUTCOME)
-        patch.setattr("counterpoint.commands.check_scm.check_figure", lambda sample, path, progress: report(sample, progress))
+        patch.setattr(
+            "counterpoint.commands.check_scm.check_figure", lambda sample, path, progress: report(sample, progress)
+        )
         yield
 
 

@@ -1,6 +1,7 @@
 """`counterpoint check`: what is in a table, and which flags `fit` needs for it."""
 
 import json
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,10 +57,10 @@ class Check:
         for title, text in sections(found).items():
             say(f"\n{title}\n{text}")
         if self.out is not None:
-            self.out.mkdir(parents=True, exist_ok=True)
             write_text(self.out / "check-table.json", json.dumps(found.to_json(), indent=2))
             write_text(self.out / "check-table.md", found.page())
             say(f"\nthe same in {self.out / 'check-table.md'}, numbers in {self.out / 'check-table.json'}")
         if self.write_study is not None:
             write_text(self.write_study, found.study())
-            say(f"\nthe choices are in {self.write_study}: counterpoint run {self.table} --config {self.write_study}")
+            command = shlex.join(["counterpoint", "run", str(self.table), "--config", str(self.write_study)])
+            say(f"\nthe same choices are in {self.write_study}; the whole chain with them: {command}")

@@ -11,7 +11,7 @@ import os
 import re
 import shlex
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE, getincrementaldecoder
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -59,9 +59,11 @@ RARE = 10
 MOST_ACTION_COLUMNS = 3
 """Every combination of their doses is an action, so more are not guessed."""
 
-PEOPLE = {"", "patient", "pat", "subject", "person", "participant", "case", "mrn", "individual", "animal", "uniquep",
-          "traj", "trajectory", "unit", "user", "p", "s"}  # fmt: skip
-STAYS = ("stay", "hadm", "admission", "encounter", "hospitalization", "episode")
+PEOPLE = {"id", "identifier", "patient", "pat", "pid", "subject", "person", "participant", "mrn", "individual",
+          "animal", "traj", "trajectory"}  # fmt: skip
+STAYS = {"stay", "icustay", "encounter", "episode", "hadm"}
+NUMBERED = {"case", "unit", "user", "uniquep"}, {"admission", "hospitalization"}
+"""People and stays, where a number or an id of theirs is named."""
 CLOCKS = {"time", "hour", "hours", "step", "bloc", "block", "date", "datetime", "timestamp", "timestep", "day", "days",
           "minute", "minutes", "week", "month", "visit", "period", "window", "cycle", "t"}  # fmt: skip
 MOMENTS = ("time", "date", "timestamp")
@@ -132,7 +134,7 @@ class Records:
     nobody: int = 0
     """Rows without a subject."""
     leading_zeros: int = 0
-    """Subjects whose name is another's but for leading zeros."""
+    """Subjects whose name is another's but for leading zeros or blanks."""
 
 
 @dataclass(frozen=True)
@@ -172,6 +174,8 @@ class Dose:
     missing: int
     negative: int
     static: bool
+    choices: int
+    """Different actions or bins; 0 where they are too many to list."""
     support: dict[str, int]
     """Rows of every action or bin; those of few subjects are counted together."""
 
@@ -344,10 +348,11 @@ def inspect(
 
 def _names(role: str, given: Any) -> tuple[str, ...]:
     """One name or several; an empty one is none."""
-    several = given if isinstance(given, list | tuple) else (given,)
+    listed = isinstance(given, Iterable) and not isinstance(given, str)
+    several = tuple(given) if listed else () if given is None else (given,)
     wrong = [name for name in several if not isinstance(name, str)]
     require(not wrong, f"{role}={given!r} does not name a column; give its name, or a list of names")
-    return tuple(name for name in several if name)
+    return tuple(str(name) for name in several if name)
 
 
 def _open(table: Any, given: Roles, encoding: str) -> tuple[CheckedColumns, str]:
@@ -598,7 +603,8 @@ def _look(columns: CheckedColumns, given: Roles) -> _Look:
     roles["episode"] = given["episode"] or _guess_episode(columns, _free(taken, roles), roles["subject"])
     roles["time"] = given["time"] or _guess_time(columns, _free(taken, roles), roles)
     log = _log(columns, roles)
-    alike = _alike([column for column in taken.values() if column.kind in USABLE])
+    ids = (*roles["subject"], *roles["episode"])
+    alike = _alike([column for column in taken.values() if column.kind in USABLE and column.name not in ids])
     look = _Look(columns, taken, given, roles, log, alike, _static(taken, log, roles), {})
     roles["reward"] = given["reward"] or _guess_reward(look.free())
     roles["truncated"] = _named(look.free(), STOPS, ("yes/no",))[:1]
@@ -632,9 +638,10 @@ def _id_of(name: str) -> Literal["", "person", "stay"]:
     """Whether a name is that of an id, and of whose."""
     compact = "".join(_tokens(name))
     bare = re.sub(r"(identifier|id|number|num|nr|no|key)$", "", compact)
-    if compact and bare in PEOPLE and (bare != compact or len(bare) > 2):
+    if compact in PEOPLE or (bare != compact and bare in PEOPLE | NUMBERED[0]):
         return "person"
-    return "stay" if bare.endswith(STAYS) else ""
+    stay = bare in NUMBERED[1] or bare.endswith(("stay", "encounter"))
+    return "stay" if compact in STAYS or (bare != compact and (stay or bare in STAYS)) else ""
 
 
 def _is_id(column: _Column) -> bool:
@@ -745,9 +752,9 @@ def _unfit(column: _Column, taken: dict[str, _Column]) -> str:
     reasons = {
         column.trouble.partition(";")[0]: column.kind == "unreadable",
         ID: bool(_id_of(column.name)) and _is_id(column),
-        "numbers the rows": _numbers_rows(column),
         "empty": column.kind == "empty",
         "a date": column.kind == "date" or "".join(_tokens(column.name)).endswith(MOMENTS),
+        "numbers the rows": _numbers_rows(column),
         "numbers as text": bool(column.trouble),
         "an id or free text": column.kind == "text or id",
         "always the same": column.distinct < 2,
@@ -889,7 +896,8 @@ def _gone(look: _Look, facts: Sequence[ColumnFacts]) -> Gone:
     states = [fact for fact in facts if fact.name in look.roles["state"]]
     if not states:
         return Gone()
-    rows = np.logical_or.reduce([np.isnan(column.values) for column in look.those("state")])
+    readable = [column.values for column in look.those("state") if column.kind != "unreadable"]
+    rows = np.isnan(readable).any(0) if readable else np.zeros(1)
     left = {str(n): float(np.mean([fact.left.get(str(n), 0.0) for fact in states])) for n in STEPS}
     return Gone(float(rows.mean()), float(np.mean([fact.missing for fact in states])), left)
 
@@ -1001,7 +1009,7 @@ def _actions(look: _Look, bins: Sequence[Bins]) -> Actions:
     """How often every action, and every combination of several columns' actions, was taken."""
     columns, cut = look.those("action"), {each.column: each for each in bins}
     coded = [_coded(look, column, cut.get(column.name)) for column in columns]
-    names = [_known_names(look, *each) for each in coded]
+    names = [own[0] if each.name in cut else _known_names(look, *own) for each, own in zip(columns, coded, strict=True)]
     doses = tuple(
         _dose(look, column, cut.get(column.name), own, codes)
         for column, own, (_, codes) in zip(columns, names, coded, strict=True)
@@ -1045,13 +1053,13 @@ def _coded(look: _Look, column: _Column, bins: Bins | None) -> tuple[list[str], 
     amounts = np.unique(values[known])
     if not 0 < len(amounts) <= FEW or column.kind not in AMOUNTS:
         return nothing
-    return [f"{amount:.6g}" for amount in amounts], np.where(known, np.searchsorted(amounts, values), -1)
+    return [f"{amount:.10g}" for amount in amounts], np.where(known, np.searchsorted(amounts, values), -1)
 
 
 def _bin_names(column: ActionColumn, shown: bool) -> list[str]:
     """Bins by their cuts, or by their numbers where too few subjects are behind the cuts."""
-    cuts = [f"{cut:.3g}" for cut in column.cuts]
-    if not shown or not cuts:
+    cuts = [f"{float(f'{cut:.3g}'):g}" for cut in column.cuts]  # 1250, not 1.25e+03.
+    if not shown or not cuts or len(set(cuts)) < len(cuts):
         return [f"bin {i}" for i in range(column.count)]
     inner = [f"{low} to {high}" for low, high in pairwise(cuts)]
     return ["0"] * column.zero + [f"below {cuts[0]}", *inner, f"{cuts[-1]} and up"]
@@ -1077,6 +1085,7 @@ def _dose(look: _Look, column: _Column, bins: Bins | None, names: list[str], cod
         missing=int(np.isnan(column.values).sum()),
         negative=int((column.values < 0).sum()),
         static=column.name in look.static,
+        choices=len(names),
         support=support,
     )
 
@@ -1129,7 +1138,7 @@ def _try(look: _Look, choices: dict[str, Any], bins: Sequence[Bins]) -> Trial:
     try:
         rows, notes = Reader(**told).read(frame.to_native())
     except CounterpointError as error:
-        return Trial(sample=tried, error=str(error))
+        return Trial(sample=tried, error=re.sub(r"\[[^\]]*\]|\{[^}]*\}", "[…]", str(error)))  # Doses stand in brackets.
     except Exception as error:  # An odd table must not end the inspection, and foreign words may quote patients.
         return Trial(sample=tried, error=f"the loader failed with {type(error).__name__}; please report it")
     return Trial(
@@ -1193,36 +1202,20 @@ def _about_roles(look: _Look) -> list[Rule]:
 
 
 def _about_subjects(records: Records, name: str) -> list[Rule]:
-    long = (
-        "; is this a list of measurements? then give each kind a column"
-        if records.duplicates * 2 > records.rows
-        else ""
-    )
+    nobody = f"{_count(records.nobody, 'row')} without a value in '{name}'"
+    alike = f"{_count(records.leading_zeros, 'id')} in '{name}' like another but for zeros or blanks, as 7 and 007"
+    twice = f"{_count(records.duplicates, 'row')} with the same subject and time as another"
+    first = "nothing says which comes first, so the loader refuses them"
+    if records.duplicates * 2 > records.rows:
+        first += "; is this a list of measurements? then give each kind a column"
+    keep = "keep one row for each, or --episode NAME where a subject has several stays"
+    single = f"{records.single:,} of {_count(records.subjects, 'subject')} with one row only"
+    lost = "one row leads nowhere: without an outcome it is lost, unless it is taken for an end"
     return [
-        (
-            records.nobody,
-            f"{_count(records.nobody, 'row')} without a value in '{name}'",
-            "the loader refuses nobody's rows",
-            "drop them",
-        ),
-        (
-            records.leading_zeros,
-            f"{_count(records.leading_zeros, 'id')} in '{name}' like another but for leading zeros, as 7 and 007",
-            "one patient may be taken for two",
-            "write the ids alike",
-        ),
-        (
-            records.duplicates,
-            f"{_count(records.duplicates, 'row')} with the same subject and time as another",
-            f"nothing says which comes first, so the loader refuses them{long}",
-            "keep one row for each, or --episode NAME where a subject has several stays",
-        ),
-        (
-            records.single,
-            f"{records.single:,} of {_count(records.subjects, 'subject')} with one row only",
-            "one row leads nowhere: without an outcome it is lost, unless it is taken for an end",
-            "--last terminal",
-        ),
+        (records.nobody, nobody, "the loader refuses nobody's rows", "drop them"),
+        (records.leading_zeros, alike, "one patient may be taken for two", "write the ids alike"),
+        (records.duplicates, twice, first, keep),
+        (records.single, single, lost, "--last terminal"),
     ]
 
 
@@ -1255,6 +1248,9 @@ def _about_columns(look: _Look, found: Inspection) -> Iterator[Rule]:
         yield fact.note.startswith(SAME), what, why, fix
     dull = [fact.name for fact in found.columns if "state" in fact.role and fact.constant]
     yield dull, f"{quoted(dull)} always the same", "it teaches nothing", "leave it out of --state"
+    sums = [name for name in look.roles["state"] if _says(name, SUMS) and _says(name, TREATMENTS)]
+    why = "the state before the action would then know the action"
+    yield sums, f"{quoted(sums)} may count the dose of its own row", why, "leave it out, or move it down one row"
     for reason, why, flag in LEFT_OUT:
         names = [name for name, own in look.unused.items() if own == reason]
         yield names, f"{quoted(names)} left out: {reason}", why, flag
@@ -1262,21 +1258,14 @@ def _about_columns(look: _Look, found: Inspection) -> Iterator[Rule]:
 
 def _about_missing(found: Inspection) -> list[Rule]:
     gone, carried = found.missing, found.choices.get("carry_forward")
+    lack = f"{_share(gone.rows)} of the rows lack a value of the state ({_share(gone.cells)} of all values)"
     left = f"; carried forward {_count(carried, 'step')}, {_share(gone.left[str(carried)])} are left" if carried else ""
+    fill = "--missing median" + (f" --carry-forward {carried}" if carried else "")
     often = [fact.name for fact in found.columns if "state" in fact.role and fact.missing > OFTEN]
+    what, why = f"{quoted(often)} missing on more than a fifth of the rows", "that nobody measured may say something"
     return [
-        (
-            gone.cells,
-            f"{_share(gone.rows)} of the rows lack a value of the state ({_share(gone.cells)} of all values)",
-            f"the loader refuses them unless told how to fill them{left}",
-            "--missing median" + (f" --carry-forward {carried}" if carried else ""),
-        ),
-        (
-            often,
-            f"{quoted(often)} missing on more than a fifth of the rows",
-            "that nobody measured may itself say something; a mask keeps it",
-            f"--masks {shlex.join(often)}",
-        ),
+        (gone.cells, lack, f"the loader refuses them unless told how to fill them{left}", fill),
+        (often, what, f"{why}; a mask keeps it", f"--masks {shlex.join(often)}"),
     ]
 
 
@@ -1449,7 +1438,7 @@ def _said_missing(found: Inspection) -> str:
 def _said_actions(actions: Actions) -> str:
     parts = list[str]()
     for dose in actions.doses:
-        cut = f", cut into {len(dose.support)} bins" if dose.bins and dose.support else ""
+        cut = f", cut into {dose.choices} bins" if dose.bins and dose.choices else ""
         parts.append(f"{dose.name}: {_count(dose.distinct, 'different value')}{cut}.")
         if dose.support and len(actions.doses) != 2:
             parts.append(markdown([{dose.name: name, "rows": f"{rows:,}"} for name, rows in dose.support.items()]))
