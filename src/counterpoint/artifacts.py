@@ -128,7 +128,7 @@ def tensors_hash(tensors: Mapping[str, Tensor]) -> str:
     for name, tensor in sorted(tensors.items()):
         numbers = tensor.detach().cpu().contiguous()
         total.update(f"{name}{tuple(numbers.shape)}{numbers.dtype}".encode())
-        total.update(numbers.flatten().view(torch.uint8).numpy())
+        total.update(numbers.flatten().view(torch.uint8).numpy().data)
     return total.hexdigest()[:16]
 
 

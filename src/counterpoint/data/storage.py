@@ -1,33 +1,46 @@
 """Transitions on disk: our own CSV and Parquet, which give back every number, name and space as it was."""
 
 import json
+import math
+import os
+import shutil
+import tempfile
+from abc import ABC, abstractmethod
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from counterpoint.artifacts import decode, encode, replacing
-from counterpoint.data.columns import check_suffix, read_guarded
-from counterpoint.data.doses import ActionColumn, Bins
-from counterpoint.data.reader import Reader
-from counterpoint.data.schema import Column, Fill, Schema
-from counterpoint.data.spaces import Box, Discrete
-from counterpoint.data.transitions import COLUMNS, Transitions
-from counterpoint.errors import CounterpointError
+from counterpoint.artifacts import decode, digest, replacing
+from counterpoint.data.columns import check_suffix, kind_of, read_guarded
+from counterpoint.data.table_format import (
+    MARK,
+    SCHEMA_CLASSES,
+    STRINGS,
+    arrow_table,
+    changed,
+    field_hash,
+    file_columns,
+    header_of,
+    parse_header,
+    parts,
+    tensors,
+)
+from counterpoint.data.transitions import COLUMNS, Transitions, gather, new_room
+from counterpoint.errors import CounterpointError, require
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MARK = "# counterpoint "
-"""What a CSV of ours begins with; the header follows as JSON."""
-FORMAT = 3
 SUFFIXES = (".csv", ".parquet")
-STRINGS = ("subject_names", "outcome_names")
-SCHEMA_CLASSES = {cls.__name__: cls for cls in (ActionColumn, Bins, Box, Column, Discrete, Fill, Reader, Schema)}
-"""What a table's header may name."""
-MATRICES = ("state", "next_state", "action", "noise")
-"""The fields of several columns."""
+GROUP = 16_384
+"""Rows that are written, hashed and read at once."""
 
 
 def write(transitions: Transitions, path: str | Path) -> None:
@@ -35,105 +48,232 @@ def write(transitions: Transitions, path: str | Path) -> None:
 
     The file appears whole or not at all, and `read` gives back the same numbers bit for bit.
     """
+    with writing(path) as put:
+        put(transitions)
+
+
+@contextmanager
+def writing(path: str | Path) -> Iterator[Callable[[Transitions], None]]:
+    """Put pieces of one table, one after another, into a file that appears when the block ends."""
     path = Path(path)
     check_suffix(path, SUFFIXES)
     if not path.parent.is_dir():
         raise CounterpointError(f"there is no folder {path.parent}; create it first")
     try:
-        with replacing(path) as draft:
-            _write(transitions.to("cpu"), draft, path.suffix.lower())
+        with replacing(path) as draft, _WRITERS[kind_of(path)](draft) as writer:
+            yield writer.put
+            writer.finish()
     except OSError as error:
         raise CounterpointError(f"cannot write {path}: {error.strerror}; check the folder") from None
 
 
-def _write(transitions: Transitions, path: Path, suffix: str) -> None:
-    import pyarrow as pa
-    from pyarrow import csv, parquet
+class _Writer(ABC):
+    """Writes groups of rows, and at the end a header with the hash of each."""
 
-    header = _header(transitions)
-    fields = [getattr(transitions, name).detach().numpy() for name in COLUMNS]
-    arrays = [pa.array(column) for field in fields for column in (field.T if field.ndim == 2 else [field])]
-    table = pa.table(arrays, names=_file_columns(header))
-    if suffix == ".parquet":
-        parquet.write_table(table.replace_schema_metadata({"counterpoint": json.dumps(header)}), path)
-    else:
-        with path.open("wb") as file:
-            file.write(f"{MARK}{json.dumps(header)}\n".encode())
-            csv.write_csv(table, file)
+    def __init__(self, draft: Path) -> None:
+        self.draft, self.header, self.groups = draft, {}, []
+        self.file: Any = None
 
+    @abstractmethod
+    def open(self, schema: "pa.Schema") -> Any:
+        """A file that takes arrow tables."""
 
-def _header(transitions: Transitions) -> dict[str, Any]:
-    """What the columns cannot say for themselves."""
-    return {
-        "format": FORMAT,
-        "rows": len(transitions),
-        "dtypes": {name: str(getattr(transitions, name).dtype).removeprefix("torch.") for name in COLUMNS},
-        "schema": encode(transitions.schema),
-        **{name: getattr(transitions, name) for name in STRINGS},
-        "noise_size": transitions.noise.shape[1],
-    }
+    @abstractmethod
+    def close(self, header: str) -> None:
+        """Close the file with its header in it."""
 
+    def __enter__(self) -> "_Writer":
+        return self
 
-def _file_columns(header: dict[str, Any]) -> list[str]:
-    return [f"{name}:{part}" if part is not None else name for name in COLUMNS for part in _parts(header, name)]
+    def __exit__(self, *_: object) -> None:
+        if self.file is not None:
+            self.file.close()
 
+    def put(self, rows: Transitions) -> None:
+        header = header_of(rows)
+        require(self.header in ({}, header), "the pieces of a table differ in their columns or names; make them alike")
+        self.header = header
+        for start in range(0, len(rows), GROUP):
+            self._put_group(rows[start : start + GROUP].to("cpu"))
+        if self.file is None:
+            self.file = self.open(arrow_table(rows[:0].to("cpu"), header).schema)
 
-def _parts(header: dict[str, Any], name: str) -> list[Any]:
-    """The columns of one field; a field of one number a row is [None]."""
-    noise = list(range(header["noise_size"]))
-    states = [column["name"] for column in header["schema"]["states"]]
-    names = {"state": states, "next_state": states, "action": header["schema"]["action_names"]}
-    return list(names.get(name, noise if name == "noise" else [None]))
+    def _put_group(self, rows: Transitions) -> None:
+        table = arrow_table(rows, self.header)
+        self.file = self.file or self.open(table.schema)
+        self.file.write_table(table)
+        self.groups.append([len(rows), *(field_hash(getattr(rows, name).detach()) for name in COLUMNS)])
 
-
-def read(path: str | Path) -> Transitions:
-    """The transitions that `write` saved."""
-    path = Path(path)
-    header, table = read_guarded(path, {".csv": lambda: _read_csv(path), ".parquet": lambda: _read_parquet(path)})
-    if table.column_names != _file_columns(header) or len(table) != header["rows"]:
-        raise CounterpointError(f"{path} was changed after it was written: rows or columns differ; write it again")
-    return read_guarded(path, dict.fromkeys(SUFFIXES, lambda: _restore(header, table)))
+    def finish(self) -> None:
+        header = {**self.header, "groups": self.groups}
+        self.close(json.dumps({**header, "hash": digest(header)}))
 
 
-def _parse_header(path: Path, text: str | bytes | None) -> dict[str, Any]:
-    if text is None:
-        raise CounterpointError(
-            f"{path} was not written by counterpoint; load it with from_dataframe or the command's column flags,"
-            " which say what each column is"
+class _ParquetWriter(_Writer):
+    def open(self, schema: "pa.Schema") -> Any:
+        from pyarrow import parquet
+
+        # A dictionary of measurements is as long as they are, and their ranges are not asked for: both are slow.
+        return parquet.ParquetWriter(self.draft, schema, use_dictionary=False, write_statistics=False)
+
+    def close(self, header: str) -> None:
+        self.file.add_key_value_metadata({"counterpoint": header})
+        self.file.close()
+
+
+class _CSVWriter(_Writer):
+    """The header stands first and is known last, so that the rows wait in a file beside."""
+
+    @property
+    def rows(self) -> Path:
+        return self.draft.with_suffix(".rows")
+
+    def open(self, schema: "pa.Schema") -> Any:
+        from pyarrow import csv
+
+        return csv.CSVWriter(self.rows, schema)
+
+    def close(self, header: str) -> None:
+        self.file.close()
+        with self.draft.open("wb") as file, self.rows.open("rb") as rows:
+            file.write(f"{MARK}{header}\n".encode())
+            shutil.copyfileobj(rows, file)
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        self.rows.unlink(missing_ok=True)
+
+
+_WRITERS = {".parquet": _ParquetWriter, ".csv": _CSVWriter}
+
+
+def read(path: str | Path, mapped: bool = False) -> Transitions:
+    """The transitions that `write` saved, checked against their hashes.
+
+    `mapped` keeps the numbers in a file beside the table instead of in memory; it is gone when the rows are.
+    """
+    stored = Stored(path)
+    return gather(stored.pieces(), len(stored), _in_a_file(stored.path.parent) if mapped else new_room)
+
+
+class Stored:
+    """A table on disk: rows are read when they are asked for, and checked against the hash of their group."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.header, self._group = self._guarded(
+            {".csv": lambda: _open_csv(self.path), ".parquet": lambda: _open_parquet(self.path)}
         )
-    header = json.loads(text)
-    if header["format"] != FORMAT:
-        raise CounterpointError(f"{path} has format {header['format']}, this version reads {FORMAT}; write it again")
-    return header
+        self.schema = decode(self.header["schema"], SCHEMA_CLASSES)
+        self._starts = [0, *accumulate(size for size, *_ in self.header["groups"])]
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def __getitem__(self, rows: slice) -> Transitions:
+        """The rows from `rows.start` to `rows.stop`."""
+        start, stop, _ = rows.indices(len(self))
+        first, last = bisect_right(self._starts, start) - 1, bisect_left(self._starts, stop)
+        if start >= stop:
+            return self._empty()
+        groups = (self._read(i) for i in range(first, last))
+        return gather(groups, self._starts[last] - self._starts[first])[
+            start - self._starts[first] : stop - self._starts[first]
+        ]
+
+    def pieces(self) -> Iterator[Transitions]:
+        """All rows, group after group."""
+        for i in range(len(self.header["groups"])):
+            yield self._read(i)
+        if not self.header["groups"]:
+            yield self._empty()
+
+    def field(self, name: str) -> Tensor:
+        """One field of all rows."""
+        parts = [self._fields(i, [name])[name] for i in range(len(self.header["groups"]))]
+        return torch.cat(parts) if parts else getattr(self._empty(), name)
+
+    def _read(self, group: int) -> Transitions:
+        return self._table(self._fields(group, COLUMNS))
+
+    def _empty(self) -> Transitions:
+        return self._table(tensors(self.header, COLUMNS, {}, 0))
+
+    def _table(self, fields: dict[str, Tensor]) -> Transitions:
+        known: dict[str, Any] = {**fields, **{name: tuple(self.header[name]) for name in STRINGS}}
+        return Transitions(**known, schema=self.schema)
+
+    def _fields(self, group: int, names: Sequence[str]) -> dict[str, Tensor]:
+        size, *hashes = self.header["groups"][group]
+        wanted = file_columns(self.header, names)
+        columns = self._guarded(dict.fromkeys(SUFFIXES, lambda: self._group(group, wanted)))
+        fields = self._guarded(dict.fromkeys(SUFFIXES, lambda: tensors(self.header, names, columns, size)))
+        known = dict(zip(COLUMNS, hashes, strict=True))
+        require(all(field_hash(fields[name]) == known[name] for name in names), changed(self.path, "numbers"))
+        return fields
+
+    def _guarded(self, readers: dict[str, Callable[[], Any]]) -> Any:
+        return read_guarded(self.path, readers)
 
 
-def _read_parquet(path: Path) -> "tuple[dict[str, Any], pa.Table]":
+def _in_a_file(folder: Path) -> Callable[[Tensor, int], Tensor]:
+    """Room for the rows of a column in a file without a name, which the system frees with the last view of it."""
+
+    def room(like: Tensor, rows: int) -> Tensor:
+        shape, kind = (rows, *like.shape[1:]), like.numpy().dtype
+        if 0 in shape:
+            return new_room(like, rows)
+        with tempfile.NamedTemporaryFile(dir=folder) as file:
+            try:
+                os.posix_fallocate(file.fileno(), 0, math.prod(shape) * kind.itemsize)
+            except OSError as error:
+                raise CounterpointError(f"cannot map a table in {folder}: {error.strerror}; free some disk") from None
+            return torch.from_numpy(np.memmap(file, kind, "r+", shape=shape))
+
+    return room
+
+
+Read = Callable[[int, list[str]], "dict[str, np.ndarray]"]
+"""Some columns of a group of rows."""
+
+
+def _open_parquet(path: Path) -> tuple[dict[str, Any], Read]:
     from pyarrow import parquet
 
-    table = parquet.read_table(path)
-    return _parse_header(path, (table.schema.metadata or {}).get(b"counterpoint")), table
+    file = parquet.ParquetFile(path)
+    header = parse_header(path, (file.metadata.metadata or {}).get(b"counterpoint"))
+    sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+    _check_shape(path, header, file.schema_arrow.names, sizes)
+
+    def group(number: int, names: list[str]) -> dict[str, np.ndarray]:
+        table = file.read_row_group(number, columns=names)
+        return {name: table[name].to_numpy() for name in names}
+
+    return header, group
 
 
-def _read_csv(path: Path) -> "tuple[dict[str, Any], pa.Table]":
+def _open_csv(path: Path) -> tuple[dict[str, Any], Read]:
     import pyarrow as pa
     from pyarrow import csv
 
     with path.open("rb") as file:
         marked = file.read(len(MARK)) == MARK.encode()
-        header = _parse_header(path, file.readline() if marked else None)
-        kinds = [header["dtypes"][name] for name in COLUMNS for _ in _parts(header, name)]
-        types = {name: pa.type_for_alias(kind) for name, kind in zip(_file_columns(header), kinds, strict=True)}
+        header = parse_header(path, file.readline() if marked else None)
+        kinds = [header["dtypes"][name] for name in COLUMNS for _ in parts(header, name)]
+        types = {name: pa.type_for_alias(kind) for name, kind in zip(file_columns(header), kinds, strict=True)}
         options = csv.ConvertOptions(column_types=types, null_values=[])
-        return header, csv.read_csv(file, csv.ReadOptions(use_threads=False), convert_options=options)
+        table = csv.read_csv(file, csv.ReadOptions(use_threads=False), convert_options=options)
+    sizes = [size for size, *_ in header["groups"]]
+    _check_shape(path, header, table.column_names, sizes if sum(sizes) == len(table) else [len(table)])
+    starts = [0, *accumulate(sizes)]
+
+    def group(number: int, names: list[str]) -> dict[str, np.ndarray]:
+        rows = table.slice(starts[number], sizes[number])
+        return {name: rows[name].to_numpy() for name in names}
+
+    return header, group
 
 
-def _restore(header: dict[str, Any], table: "pa.Table") -> Transitions:
-    columns = iter(table.columns)
-    fields: dict[str, Any] = {}
-    for name in COLUMNS:
-        parts = [next(columns).to_numpy() for _ in _parts(header, name)]
-        kind = getattr(torch, header["dtypes"][name])
-        stacked = np.stack(parts, -1) if parts else np.zeros((header["rows"], 0))
-        fields[name] = torch.from_numpy(stacked if name in MATRICES else parts[0].copy()).to(kind)
-    fields |= {name: tuple(header[name]) for name in STRINGS}
-    return Transitions(**fields, schema=decode(header["schema"], SCHEMA_CLASSES))
+def _check_shape(path: Path, header: dict[str, Any], names: list[str], sizes: list[int]) -> None:
+    known = [size for size, *_ in header["groups"]]
+    require(names == file_columns(header) and sizes == known, changed(path, "rows or columns"))

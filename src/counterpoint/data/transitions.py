@@ -1,6 +1,6 @@
 """Transitions: one table for what was logged and for what was imagined."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
@@ -16,6 +16,8 @@ from counterpoint.seeding import generator
 
 GOES_ON = -1
 """The outcome of a row that does not end its episode with one."""
+CHECKED_ROWS = 65_536
+"""Rows looked at at once, so that looking needs no memory of the table's size."""
 HASHED_ROWS = 4096
 """Rows hashed at once, few enough for a processor's cache."""
 
@@ -40,8 +42,8 @@ class Transitions:
     A row ends its episode in one of two ways: `terminated` (with an `outcome`, nothing follows) or `truncated` (the
     record stops, life goes on). `outcome` is the place in `outcome_names`, −1 where there is none. A terminated row may
     have no next state: then `next_state` is NaN, `has_next` is false, and no model of the dynamics ever sees the row.
-    Imagined rows keep the number of the real row they came from in `source` and the noise that made them in `noise`
-    (zero-width where there is none).
+    Imagined rows keep the number of the real row they came from in `source`; `noise` is what a simulator drew for a row
+    (zero-width where nobody knows).
     """
 
     state: Float[Tensor, "n s"]
@@ -140,7 +142,7 @@ class Transitions:
     @cached_property
     def has_next(self) -> Bool[Tensor, " n"]:
         """Whether the row has a next state at all."""
-        return ~self.next_state.isnan().any(1)
+        return ~torch.cat([rows.isnan().any(1) for rows in self.next_state.split(CHECKED_ROWS)])
 
     @property
     def real(self) -> "Transitions":
@@ -228,22 +230,22 @@ def concatenate(tables: Sequence[Transitions]) -> Transitions:
     return replace(tables[0], **columns, subject_names=subject_names)
 
 
-def gather(pieces: Iterable[Transitions], rows: int) -> Transitions:
-    """Pieces of one table, `rows` in all, one after another in memory that is taken once."""
-    whole, done = None, 0
+def new_room(like: Tensor, rows: int) -> Tensor:
+    """Memory for so many rows of a column."""
+    return like.new_empty(rows, *like.shape[1:])
+
+
+def gather(pieces: Iterable[Transitions], rows: int, room: Callable[[Tensor, int], Tensor] = new_room) -> Transitions:
+    """Pieces of one table, `rows` in all, one after another in room that is taken once."""
+    whole: dict[str, Tensor] = {}
+    done = 0
     for piece in pieces:
-        if whole is None:
-            whole = {name: _room(getattr(piece, name), rows) for name in COLUMNS}
-            first = piece
+        whole = whole or {name: room(getattr(piece, name), rows) for name in COLUMNS}
         for name, column in whole.items():
             column[done : done + len(piece)] = getattr(piece, name)
         done += len(piece)
-    require(whole is not None and done == rows, f"{done} rows came and {rows} were to come; make the table again")
-    return replace(first, **whole)
-
-
-def _room(column: Tensor, rows: int) -> Tensor:
-    return column.new_empty(rows, *column.shape[1:])
+    require(done == rows, f"{done} rows came and {rows} were to come; make the table again")
+    return replace(piece, **whole)  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
 def _check_alike(first: Transitions, table: Transitions, number: int) -> None:
