@@ -25,6 +25,7 @@ from counterpoint.library import known, load_kind
 from counterpoint.model import Model
 from counterpoint.policies.base import Policy, Verdict
 from counterpoint.scm.base import StructuralCausalModel
+from counterpoint.streaming import Source
 from counterpoint.tasks.base import Task
 
 RECORD, FORMAT = "run.json", "counterpoint-run/1"
@@ -156,6 +157,11 @@ class Run:
         return self.data[~self._aside()]
 
     @property
+    def training_source(self) -> Source:
+        """The same rows, to be read piece by piece."""
+        return Source.of(self._use("data"), self._split()["subjects"])
+
+    @property
     def held_out(self) -> Transitions:
         """The rows of the subjects that were kept aside; none where none were."""
         return self.data[self._aside()]
@@ -175,7 +181,8 @@ class Run:
 
     @property
     def augmented(self) -> Transitions:
-        return storage.read(self._use("augmented"))
+        """Real and imagined rows, in a mapped file: they may be many times those of the table."""
+        return storage.read(self._use("augmented"), mapped=True)
 
     @property
     def policy(self) -> Policy:

@@ -99,8 +99,8 @@ class Ray(Executor):
     def run(
         self, work: Callable[[Item, Report], Result], items: Sequence[Item], report: Report
     ) -> Iterator[tuple[int, Result | Failure]]:
-        ray = _ray()
-        with _cluster(ray, self.address):
+        ray = ray_library()
+        with cluster(ray, self.address):
             remote = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=RETRIES)(_alone)
             pending = {remote.remote(work, item): index for index, item in enumerate(items)}
             while pending:
@@ -196,7 +196,7 @@ def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
 
 
-def _ray() -> Any:
+def ray_library() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
@@ -206,7 +206,7 @@ def _ray() -> Any:
 
 
 @contextmanager
-def _cluster(ray: Any, address: str) -> Iterator[None]:
+def cluster(ray: Any, address: str) -> Iterator[None]:
     """A connection for the block; one that is there already is used and left alone."""
     ours = not ray.is_initialized()
     if ours:
