@@ -22,7 +22,9 @@ NO_THETA = torch.zeros(1, 0)
 def context(*columns: Float[Tensor, "*n _"], theta: Float[Tensor, "*m t"] = NO_THETA) -> Float[Tensor, "*n c"]:
     """What a model is told, side by side: state and action (or more), and the subject factor of every row."""
     first = columns[0]
-    return torch.cat([*columns, theta.to(first).expand(*first.shape[:-1], -1)], -1)
+    told = [*columns, theta.to(first).expand(*first.shape[:-1], -1)]
+    wide = [table for table in told if table.shape[-1]]
+    return wide[0] if len(wide) == 1 else torch.cat(told, -1)
 
 
 def spread_levels(values: Float[Tensor, "*n s"], categories: Categories) -> Float[Tensor, "*n w"]:
@@ -108,9 +110,14 @@ class Padded:
 
 def pad(tables: Sequence[dict[str, Tensor]]) -> Padded:
     """Stack the columns of several tables along a leading axis, filled with zeros behind the shorter ones."""
-    columns = {name: torch.nn.utils.rnn.pad_sequence([t[name] for t in tables], batch_first=True) for name in tables[0]}
+    columns = {name: _padded([table[name] for table in tables]) for name in tables[0]}
     count = torch.tensor([len(next(iter(table.values()))) for table in tables])
     return Padded(columns, count)
+
+
+def _padded(parts: Sequence[Tensor]) -> Tensor:
+    """One part alone is not copied: it may be a file too large for memory."""
+    return parts[0][None] if len(parts) == 1 else torch.nn.utils.rnn.pad_sequence(list(parts), batch_first=True)
 
 
 def check_fittable(data: Transitions) -> None:

@@ -160,7 +160,7 @@ class QLearner(Learner):
         self.imagined = [int(t["imagined"].sum()) for t in tables]
         for name, column in padded.columns.items():
             self.register_buffer(name, column.to(device), persistent=False)
-        _standardise(online, [t["state"][~t["imagined"]] for t in tables])
+        _standardise(online, [t["state"][:real] for t, real in zip(tables, self.real, strict=True)])
         self.target = build(self.state.shape[-1], objective.actions.count, len(tables)).to(device)
         self.target.load_state_dict(online.state_dict())
         self.target.share(online)
@@ -215,24 +215,33 @@ class QLearner(Learner):
 def table(job: Job) -> dict[str, Tensor]:
     """The columns of value learning, real rows first. A row that ends without a next state keeps its own state there:
     its value is multiplied by zero, so no next state is invented."""
-    data, actions = job.data, action_numbers(job.data)
+    data = job.data
     require(not bool(data.imagined.all()), "the table has no real row to learn from; add the rows the others came from")
     unusable = (~data.has_next & ~data.terminated).nonzero()
     if len(unusable):
         raise CounterpointError(
             f"row {int(unusable[0])} neither ends nor has a next state; drop it or mark it terminated"
         )
-    order = torch.argsort(data.imagined.long(), stable=True)
-    data, theta, coded = data[order], job.rows_theta[order], data.schema.categories
-    following = torch.where(data.has_next[:, None], data.next_state, data.state)
+    job = _real_first(job)
+    data, coded = job.data, job.data.schema.categories
+    ended = not bool(data.has_next.all())
+    following = torch.where(data.has_next[:, None], data.next_state, data.state) if ended else data.next_state
     return {
-        "state": context(spread_levels(data.state, coded), theta=theta),
-        "action": actions[order],
+        "state": context(spread_levels(data.state, coded), theta=job.theta),
+        "action": action_numbers(data),
         "reward": data.reward,
-        "next_state": context(spread_levels(following, coded), theta=theta),
+        "next_state": context(spread_levels(following, coded), theta=job.theta),
         "not_terminated": (~data.terminated).float(),
         "imagined": data.imagined,
     }
+
+
+def _real_first(job: Job) -> Job:
+    """The job with its real rows in front, without a copy where they are there already."""
+    imagined = job.data.imagined
+    if not bool((imagined[:-1] & ~imagined[1:]).any()):
+        return job
+    return job[torch.argsort(imagined.long(), stable=True)]
 
 
 def _standardise(network: DuelingQ, states: Sequence[Float[Tensor, "_ s"]]) -> None:
