@@ -4,7 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from counterpoint.data.spaces import ActionSpace
 from counterpoint.data.transitions import Transitions
 from counterpoint.dynamics.deterministic import Deterministic
 from counterpoint.dynamics.gaussian import GaussianDynamics
@@ -12,9 +14,11 @@ from counterpoint.dynamics.mixture import MixtureDynamics
 from counterpoint.nets.laws import Gaussian, Mixture, Spline
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Schedule
+from counterpoint.policies.d3qn import D3QN
 from counterpoint.scm.bicogan import BiCoGAN, ConditionalBiCoGAN
 from counterpoint.scm.density import DensitySCM
 from counterpoint.scm.mixed import Mixed
+from counterpoint.tasks.base import Task
 from counterpoint.tasks.synthetic import Independent, sample
 
 BRIEF = Likelihood(Schedule(steps=20, check_every=10), batch=32)
@@ -48,3 +52,19 @@ MODELS = {
     "gaussian dynamics": GaussianDynamics(**DYNAMICS),
     "mixture dynamics": MixtureDynamics(**DYNAMICS, components=2),
 }
+POLICY = D3QN(hidden=(8,), schedule=Schedule(steps=5), batch=16)
+
+
+class Pays(Task):
+    """Pays the first column of the next state, never ends, and names no columns of its own."""
+
+    discount, horizon = 0.9, 5
+
+    def __init__(self, actions: ActionSpace) -> None:
+        self.actions = actions
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        return next_state[..., 0]
+
+    def terminated(self, next_state: Tensor) -> Tensor:
+        return torch.zeros_like(next_state[..., 0], dtype=torch.bool)

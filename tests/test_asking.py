@@ -14,9 +14,8 @@ import counterpoint as cp
 from counterpoint.policies.qnetwork import QPolicy
 from counterpoint.scm.base import StructuralCausalModel
 from counterpoint.seeding import generator
-from recipes import DENSITY
+from recipes import DENSITY, POLICY, Pays
 from tables import ROLES, load, refused, ward
-from test_schema import POLICY, Pays
 
 NAMES: list[str] = ROLES["state"]
 ROWS = load(action=["drug", "dose"], actions=cp.Bins(count=3)).with_next()
@@ -356,7 +355,7 @@ def test_noise_that_is_none_is_one_line(
 
 
 def test_a_counterfactual_is_of_loaded_rows(model: StructuralCausalModel) -> None:
-    assert "rows are a DataFrame; load them with from_dataframe" in refused(lambda: model.counterfactual(TABLE, OTHER))  # pyright: ignore[reportArgumentType]
+    assert "rows are a DataFrame; load them with from_dataframe" in refused(lambda: model.counterfactual(TABLE, OTHER))
 
 
 def test_no_rows_have_no_answers(policy: QPolicy, model: StructuralCausalModel) -> None:

@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-import torch
 
 import counterpoint as cp
 from counterpoint.data.doses import ActionColumn, Bins
 from counterpoint.data.spaces import Box, Discrete
+from recipes import Pays
 from tables import load, noted, refused, ward
 
 GIVEN = np.random.default_rng(0).gamma(2.0, 1.0, 400)
@@ -186,21 +186,6 @@ def test_actions_that_contradict_themselves(how: dict[str, Any], words: str) -> 
     assert words in refused(lambda: load(ward(200), **how))
 
 
-class Reward(cp.Task):
-    """Pays the first column, never ends, and names no columns of its own."""
-
-    discount, horizon = 0.9, 5
-
-    def __init__(self, actions: Any) -> None:
-        self.actions = actions
-
-    def reward(self, state: torch.Tensor, action: torch.Tensor, next_state: torch.Tensor) -> torch.Tensor:
-        return next_state[..., 0]
-
-    def terminated(self, next_state: torch.Tensor) -> torch.Tensor:
-        return torch.zeros_like(next_state[..., 0], dtype=torch.bool)
-
-
 def test_many_doses_warn_and_are_refused_before_a_model_is_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, notes = noted(state="lactate", action="dose")
     assert isinstance(rows.actions, Box)
@@ -211,10 +196,10 @@ def test_many_doses_warn_and_are_refused_before_a_model_is_fitted(monkeypatch: p
         raise AssertionError("a model was fitted for nothing")
 
     monkeypatch.setattr(cp.DensitySCM, "fit_many", fit_many)
-    assert "the doses are continuous; cut them" in refused(lambda: cp.General().fit(rows, Reward(rows.actions)))
+    assert "the doses are continuous; cut them" in refused(lambda: cp.General().fit(rows, Pays(rows.actions)))
     binned = load(state="lactate", action="dose", actions=Bins())
     with pytest.raises(AssertionError, match="for nothing"):
-        cp.General().fit(binned, Reward(binned.actions))
+        cp.General().fit(binned, Pays(binned.actions))
 
 
 NAN, INF = float("nan"), float("inf")
@@ -233,17 +218,17 @@ NAN, INF = float("nan"), float("inf")
         lambda: Discrete(()),
         lambda: Discrete(((),)),
         lambda: Discrete(((0.0, 1.0), (2.0,))),
-        lambda: Discrete.of(["low", "high"]),  # pyright: ignore[reportArgumentType]
-        lambda: Discrete.of([None]),  # pyright: ignore[reportArgumentType]
+        lambda: Discrete.of(["low", "high"]),
+        lambda: Discrete.of([None]),
         lambda: Discrete.one_hot(0),
-        lambda: Discrete.one_hot(2.5),  # pyright: ignore[reportArgumentType]
+        lambda: Discrete.one_hot(2.5),
         lambda: Box((1.0,), (0.0,)),
         lambda: Box((0.0, 1.0), (1.0, 0.0)),
         lambda: Box((0.0,), (1.0, 2.0)),
         lambda: Box((), ()),
         lambda: Box((NAN,), (1.0,)),
         lambda: Box((0.0,), (INF,)),
-        lambda: Box(("a",), (1.0,)),  # pyright: ignore[reportArgumentType]
+        lambda: Box(("a",), (1.0,)),
     ],
 )
 def test_spaces_that_are_none(make: Any) -> None:

@@ -17,7 +17,7 @@ import tyro
 from counterpoint.commands.check import Check
 from counterpoint.commands.column_flags import Columns
 from counterpoint.data.dataframe import from_dataframe
-from counterpoint.data.inspection import ColumnFacts, Inspection, Problem, inspect
+from counterpoint.data.inspection import ColumnFacts, Inspection, Problem, inspect, markdown
 from counterpoint.data.layout import changes
 from counterpoint.data.missing import carried
 from counterpoint.data.storage import write
@@ -154,6 +154,8 @@ def test_the_time_is_what_tells_rows_apart() -> None:
     found = inspect(ward(admittime=admitted, hour_of_day=np.tile([0, 1, 0, 1, 0, 1], 30)))
     assert found.choices["time"] == "hour"
     assert fact(found, "admittime").note == "a date"
+    clocks = inspect(ward(charttime=np.arange(180) * 7.5, day_of_birth=admitted), time="hour")
+    assert [fact(clocks, name).note for name in ("charttime", "day_of_birth")] == ["a date", "a date"]
     unnamed = inspect(ward().rename(columns={"hour": "q"}))
     assert unnamed.choices["time"] == "q"
 
@@ -240,13 +242,17 @@ def test_kinds() -> None:
         mixed=[1, "a"] * 90,
         larger=[2**70] * n,
     )
-    kinds = {each.name: each.kind for each in inspect(frame, time="hour").columns}
+    found = inspect(frame, time="hour")
+    kinds = {each.name: each.kind for each in found.columns}
     wanted = {
         "heart_rate": "number", "count": "whole number", "flag": "yes/no", "said": "yes/no", "unit": "category",
         "when": "date", "written": "date", "words": "text or id", "nothing": "empty", "lists": "unreadable",
         "stray": "category", "huge": "unreadable", "mixed": "unreadable", "larger": "unreadable", "died": "yes/no",
     }  # fmt: skip
     assert {name: kinds[name] for name in wanted} == wanted
+    distinct = {"heart_rate": 180, "count": 7, "flag": 2, "said": 2, "unit": 3, "when": 180, "written": 28, "words": 60}
+    assert {name: fact(found, name).distinct for name in distinct} == distinct
+    assert (fact(found, "nothing").missing, fact(found, "lists").missing) == (1.0, 0.0)
 
 
 def test_odd_columns_are_left_out_and_said() -> None:
@@ -308,6 +314,7 @@ def test_means_need_twenty_subjects() -> None:
     assert fact(inspect(frame), "lactate").mean is None
     assert fact(inspect(frame), "heart_rate").mean is not None
     assert fact(inspect(frame), "reward").mean is None
+    assert fact(inspect(ward(same=771.25), state=["lactate", "same"]), "same").mean is None  # It would be their value.
 
 
 def test_no_patient_is_shown() -> None:
@@ -325,6 +332,13 @@ def test_no_patient_is_shown() -> None:
         text = found.page() + json.dumps(found.to_json()) + found.study() + found.command() + found.call()
         for word in ("secret", "771.2", "1987"):
             assert word not in text.replace("secret_", ""), word
+
+
+def test_a_refusal_shows_no_dose() -> None:
+    frame = ward(dose=np.where(np.arange(180) % 2, 0.7712501, 0.77125))
+    found = inspect(frame)
+    assert "stands in Discrete twice" in found.trial.error
+    assert "0.77" not in found.trial.error
 
 
 def test_continuous_cuts_of_few_subjects_are_not_shown() -> None:
@@ -435,6 +449,14 @@ def test_missing_values_by_hand() -> None:
     assert found.missing.rows == 8 / 12
     assert found.missing.cells == pytest.approx((7 + 1) / 36)
     assert found.missing.left["1"] == pytest.approx((4 + 1) / 36)
+
+
+def test_without_a_clock_rows_are_steps() -> None:
+    frame = ward(patients=2, hours=6).drop(columns="hour")
+    frame["lactate"] = [1, np.nan, np.nan, np.nan, 2, np.nan, np.nan, np.nan, 3, np.nan, 4, 5]
+    found = inspect(frame)
+    assert found.clock is None
+    assert fact(found, "lactate").left == {"1": 4 / 12, "4": 2 / 12, "8": 2 / 12}
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -570,6 +592,9 @@ def test_an_outcome_on_every_row_of_a_subject() -> None:
     assert problem(found, "20 of 30 episodes end without").flag == "--last truncate"
     assert (found.trial.error, found.trial.ends["died"]) == ("", 10)
     assert "outcome" not in inspect(ward()).choices
+    both = inspect(ward(died=frame.died))
+    assert (both.choices["done"], both.choices["outcome"]) == (["died", "discharged"], "last row of the subject")
+    assert calm(both, "'discharged'")
 
 
 def test_outcomes_marked_wrongly() -> None:
@@ -654,6 +679,16 @@ def test_what_the_flags_settle_stands_apart() -> None:
     page = inspect(frame, action=["dose", "drug"]).page()
     mend, settled = page.index("To mend or to decide"), page.index("Settled by the flags")
     assert mend < page.index("'drug' never changes") < settled < page.index("--bins dose=5")
+
+
+def test_tables_are_aligned() -> None:
+    rows = [{"name": "a|b", "share": "<0.1%"}, {"name": "c", "share": "12.5%"}]
+    assert markdown(rows).splitlines() == [
+        "| name | share |",
+        "| ---- | ----: |",
+        "| a\\|b | <0.1% |",
+        "| c    | 12.5% |",
+    ]
 
 
 def test_the_numbers_are_plain() -> None:

@@ -625,7 +625,7 @@ def test_another_table_is_read_like_the_first() -> None:
     lost = kept(new)["lactate"].isna().to_numpy()
     assert read_again.state[:, 5].tolist() == lost.astype(float).tolist()
     assert set(read_again.state[:, 4].tolist()) == {2.0}, "icu is the third level, though the only one here"
-    centres = np.array([column.fill.value for column in rows.schema.states[:5]])  # pyright: ignore[reportOptionalMemberAccess]
+    centres = np.array([column.fill.value for column in rows.schema.states[:5]])
     fill = rows.schema.states[0].fill
     assert fill is not None
     around = read_again.state[:, :5].numpy() - centres

@@ -15,35 +15,19 @@ from counterpoint.data.spaces import Box, Discrete
 from counterpoint.methods.recommendation import recommend
 from counterpoint.scm.base import StructuralCausalModel
 from counterpoint.seeding import generator
-from recipes import BRIEF, CONDITIONAL, DENSITY, MODELS, PAPER
+from recipes import BRIEF, CONDITIONAL, DENSITY, MODELS, PAPER, POLICY, Pays
 from tables import ROLES, load, refused, ward
 
-POLICY = cp.D3QN(hidden=(8,), schedule=cp.Schedule(steps=5), batch=16)
 OUTCOME = cp.Outcome(hidden=(8,), likelihood=BRIEF)
 NUMBERS: dict[str, Any] = {"state": ["lactate", "dose"], "units": {"lactate": "mmol/L"}}
 PLAIN = Schema.of(["a", "b"], Discrete.of([0, 1]), ["dose"])
-
-
-class Pays(cp.Task):
-    """Pays the first column, never ends, and names no columns of its own."""
-
-    discount, horizon = 0.9, 5
-
-    def __init__(self, actions: Any) -> None:
-        self.actions = actions
-
-    def reward(self, state: torch.Tensor, action: torch.Tensor, next_state: torch.Tensor) -> torch.Tensor:
-        return next_state[..., 0]
-
-    def terminated(self, next_state: torch.Tensor) -> torch.Tensor:
-        return torch.zeros_like(next_state[..., 0], dtype=torch.bool)
 
 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
         (lambda: Column(""), "is named ''"),
-        (lambda: Column(3), "is named 3"),  # pyright: ignore[reportArgumentType]
+        (lambda: Column(3), "is named 3"),
         (lambda: Column("x", ("a", "b", "a")), "'x' names a level twice"),
         (lambda: Schema.of(["a", "a"], PLAIN.actions), "two state columns are named 'a'"),
         (lambda: Schema.of(["a"], Discrete.one_hot(2), ["d", "d"]), "two action columns are named 'd'"),
@@ -156,6 +140,12 @@ def test_patients_are_no_cartpole(name: str) -> None:
     assert "those of the table w, x, y, z" in refused(lambda: learner.fit(named, task))
     actions = Schema.of(rows.state_names, Discrete.of(list(range(11))))
     assert "the actions of the task are" in refused(lambda: learner.fit(replace(rows, schema=actions), task))
+
+
+def test_a_task_without_names_is_for_its_own_actions_only() -> None:
+    rows, other = load(**NUMBERS).with_next(), Pays(Discrete.one_hot(2))
+    assert "the actions of the task are {(1.0, 0.0), (0.0, 1.0)}" in refused(lambda: POLICY.fit(rows, other))
+    assert "the actions of the task are" in refused(lambda: cp.Augmenter(1).augment(rows, DENSITY.fit(rows), other))
 
 
 @pytest.mark.parametrize("name", ["permuted", "units", "actions"])
@@ -300,6 +290,8 @@ def test_a_static_number_beside_others_never_changes() -> None:
     rows = load(state=["lactate", "age"]).with_next()
     assert rows.schema.static == (1,)
     model = DENSITY.fit(rows)
+    assert model.recipe.static == (1,)
+    assert torch.equal(model.sample(rows.state, rows.action, generator(0))[:, 1], rows.state[:, 1])
     answer = model.counterfactual(rows, rows.action.flip(0))
     assert torch.equal(answer[:, 1], rows.state[:, 1])
     assert not torch.equal(answer[:, 0], rows.next_state[:, 0])

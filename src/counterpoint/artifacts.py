@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from counterpoint.errors import CounterpointError
+from counterpoint.settings import checked
 from counterpoint.version import VERSION
 
 WEIGHTS, RECIPE, FORMAT = "weights.safetensors", "recipe.json", "counterpoint/3"
@@ -176,6 +177,7 @@ class Artifact:
         """A short hash of everything that is saved."""
         return digest([self.header(), tensors_hash(self.tensors())])
 
+    @checked
     def save(self, folder: Path | str) -> None:
         """Write weights and recipe into `folder`, the recipe last: it carries the hash of both."""
         folder, tensors, header = Path(folder), self.tensors(), self.header()
@@ -259,7 +261,7 @@ def device_of(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except RuntimeError:
+    except (RuntimeError, TypeError):
         raise CounterpointError(f"device '{name}' is not known; use auto, cpu or cuda") from None
     if device.type not in ("cpu", "cuda"):
         raise CounterpointError(f"device '{name}' is not supported; use auto, cpu or cuda")

@@ -17,7 +17,7 @@ from counterpoint.data.transitions import Transitions, gather
 from counterpoint.errors import CounterpointError, require
 from counterpoint.model import Model
 from counterpoint.seeding import generator
-from counterpoint.settings import Count, check_settings
+from counterpoint.settings import Count, check_settings, checked
 from counterpoint.tasks.base import Task, check_task
 
 PIECE = 16_384
@@ -52,12 +52,14 @@ class Augmenter:
     def __post_init__(self) -> None:
         check_settings(self)
 
+    @checked
     def imagine(
         self, data: Transitions, model: Imaginer, task: Task, seed: int = 0, theta: Theta = NO_THETA
     ) -> Transitions:
         """The imagined rows alone; `source` is the row of `data` each came from, `theta` the factors of its rows."""
         return gather(self._pieces(data, model, task, seed, theta), self._count(data))
 
+    @checked
     def augment(
         self, data: Transitions, model: Imaginer, task: Task, seed: int = 0, theta: Theta = NO_THETA
     ) -> Transitions:

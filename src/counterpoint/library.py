@@ -6,8 +6,10 @@ from typing import Any
 
 from counterpoint import artifacts
 from counterpoint.errors import CounterpointError
+from counterpoint.settings import checked
 
 
+@checked
 def load(folder: Path | str, *classes: type) -> Any:
     """The fitted model, task or policy that was saved in `folder`; a class of your own is named behind it.
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from counterpoint.artifacts import Artifact, Saved
 from counterpoint.data.asking import Asked, ask, ask_actions
-from counterpoint.data.jobs import NO_THETA, Job, Origin
+from counterpoint.data.jobs import NO_THETA, Job, Origin, check_factors
 from counterpoint.data.schema import Schema
 from counterpoint.data.shapes import Theta
 from counterpoint.data.transitions import Transitions
@@ -18,6 +18,7 @@ from counterpoint.errors import CounterpointError
 from counterpoint.nets.stacked import unstack, with_weights
 from counterpoint.nets.training import Monitor
 from counterpoint.seeding import derive
+from counterpoint.settings import checked
 
 CHUNK = 65_536
 """Rows handled at once: memory is bounded by this, not by the table."""
@@ -118,6 +119,7 @@ class Model(nn.Module, Artifact, ABC):
 
     def _factors(self, theta: Theta, rows: int, known: Transitions | None = None) -> Tensor:
         """The factors given, or else those of `known` rows; others than the model was fitted with are refused."""
+        theta = check_factors(theta, rows)
         if known is not None and not theta.shape[1]:
             theta = self.subjects(known)
         if theta.shape[1] != self.theta_width:
@@ -151,6 +153,7 @@ class ModelRecipe(ABC):
     fitted: ClassVar[type[Model]]
     """What it makes."""
 
+    @checked
     def fit(
         self,
         data: Transitions,

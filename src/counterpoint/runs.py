@@ -25,6 +25,7 @@ from counterpoint.library import known, load_kind
 from counterpoint.model import Model
 from counterpoint.policies.base import Policy, Verdict
 from counterpoint.scm.base import StructuralCausalModel
+from counterpoint.settings import checked
 from counterpoint.streaming import Source
 from counterpoint.tasks.base import Task
 
@@ -59,6 +60,7 @@ class Run:
         >>> policy, rows = run.policy, run.held_out  # doctest: +SKIP
     """
 
+    @checked
     def __init__(self, folder: Path | str, *classes: type) -> None:
         self.folder, self.classes = Path(folder), classes
         self.used: dict[str, str] = {}

@@ -1,18 +1,23 @@
 """Settings that mean something: every field of a recipe has its type and lies in its range, or is refused in one line.
 
-    steps: Positive = 3000        a whole number of 1 or more
-    real_share: Share = 0.5       a number from 0 to 1
+steps: Positive = 3000        a whole number of 1 or more
+real_share: Share = 0.5       a number from 0 to 1
 """
 
 import math
 import types
+from collections import abc
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from functools import cache
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from functools import cache, wraps
+from inspect import Parameter, signature
+from numbers import Integral, Real
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from counterpoint.errors import CounterpointError
 
+P = ParamSpec("P")
+R = TypeVar("R")
 MANY = 10**8
 """More updates, rows or widths than this are a slip of the hand."""
 
@@ -57,6 +62,30 @@ def _hints(cls: type) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in fields(cls)}
 
 
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """A function whose arguments are of the types it asks for: another is one line, not a traceback from inside."""
+    hints: dict[str, Any] = {}
+
+    @wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not hints:
+            hints.update(get_type_hints(function, include_extras=True))
+        given = zip(_names(function), args, strict=False)
+        for name, value in (*given, *kwargs.items()):
+            wrong = _wrong(value, hints[name]) if name in hints else ""
+            if wrong:
+                raise CounterpointError(f"{name}={_shown(value)} of {function.__name__} is not {wrong}")
+        return function(*args, **kwargs)
+
+    return called
+
+
+@cache
+def _names(function: Callable[..., Any]) -> tuple[str, ...]:
+    kinds = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    return tuple(name for name, each in signature(function).parameters.items() if each.kind in kinds)
+
+
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 40 and "\n" not in text else type(value).__name__
@@ -71,7 +100,8 @@ def _wrong(value: Any, hint: Any) -> str:
         said = [_wrong(value, each) for each in arguments]
         return " or ".join(said) if all(said) else ""
     if origin is Literal:
-        return "" if value in arguments else f"one of {', '.join(map(repr, arguments))}; pick one"
+        known = any(type(value) is type(each) and value == each for each in arguments)
+        return "" if known else f"one of {', '.join(map(repr, arguments))}; pick one"
     if origin is tuple:
         return _wrong_tuple(value, arguments)
     return _wrong_kind(value, hint)
@@ -94,10 +124,27 @@ def _wrong_tuple(value: Any, arguments: tuple[Any, ...]) -> str:
 
 def _wrong_kind(value: Any, hint: Any) -> str:
     if hint is int:
-        return "" if isinstance(value, int) and not isinstance(value, bool) else "a whole number; give one"
+        return "" if isinstance(value, Integral) and not isinstance(value, bool) else "a whole number; give one"
     if hint is float:
-        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
         return "" if number else "a finite number; give one"
-    if not isinstance(hint, type) or hint is Callable:
+    origin = get_origin(hint)
+    if hint is Any or isinstance(hint, TypeVar):
         return ""
-    return "" if isinstance(value, hint) else f"a {hint.__name__}; give one"
+    if origin is abc.Callable:
+        return "" if callable(value) else "a function; give one"
+    if origin is abc.Sequence and isinstance(value, abc.Sequence) and get_args(hint) != (str,):
+        return next((said for said in (_wrong(item, get_args(hint)[0]) for item in value) if said), "")
+    kind = getattr(hint, "array_type", origin or hint)  # Of an array with a shape, the array.
+    if not isinstance(kind, type) or _is_mute(kind):
+        return ""
+    return "" if isinstance(value, kind) else f"{_article(kind.__name__)}; give one"
+
+
+def _is_mute(kind: type) -> bool:
+    """A protocol that does not say whether something follows it."""
+    return getattr(kind, "_is_protocol", False) and not getattr(kind, "_is_runtime_protocol", False)
+
+
+def _article(name: str) -> str:
+    return f"an {name}" if name[:1] in "AEIOU" else f"a {name}"

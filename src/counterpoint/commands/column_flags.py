@@ -102,7 +102,7 @@ def _bins(word: str) -> Bins:
         numbers = [float(part) for part in rest.split(",")]
     except ValueError:
         raise CounterpointError(f"--bins {word} is not understood; give 5, COLUMN=5 or COLUMN=0.1,0.5") from None
-    if len(numbers) == 1 and numbers[0] == int(numbers[0]) and "." not in rest:
+    if rest.isdigit():
         return Bins(column, int(numbers[0]))
     require(column != "", f"--bins {word} gives cuts but no column; write COLUMN={rest}")
     return Bins(column, cuts=tuple(numbers))

@@ -9,6 +9,7 @@ import tyro
 from counterpoint.commands.console import say
 from counterpoint.methods.behaviour import trained_behaviour
 from counterpoint.runs import Run
+from counterpoint.settings import Count, check_settings
 from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks import hiv, tumour
 from counterpoint.tasks.base import KnownSCM
@@ -19,10 +20,13 @@ from counterpoint.tasks.cartpole import CartPole
 class Patients:
     """How many patients, each with a response of its own; 0 for one typical patient."""
 
-    patients: int = 0
+    patients: Count = 0
     """Patients that differ in their response."""
     patients_seed: int = 0
     """Seed of their responses."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
 
 class TumourPatients(Patients):

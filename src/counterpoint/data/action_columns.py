@@ -9,8 +9,8 @@ import torch
 from counterpoint.data.columns import CheckedColumns, quoted
 from counterpoint.data.doses import ActionColumn, Bins, product_space
 from counterpoint.data.schema import Schema
-from counterpoint.data.spaces import ActionSpace, Box, Discrete, check_actions
-from counterpoint.errors import CounterpointError
+from counterpoint.data.spaces import TOLERANCE, ActionSpace, Box, Discrete, check_actions
+from counterpoint.errors import CounterpointError, require
 
 if TYPE_CHECKING:
     from counterpoint.data.reader import Reader
@@ -36,7 +36,8 @@ def read_actions(
     if like is not None:
         return _alike(columns, how, needed, like)
     bins = {name: _bins_of(name, how.bins) for name in how.action}
-    text = [bool(how.labels) or columns.holds_labels(name) for name in how.action]
+    text = [bool(how.labels) or _holds_labels(columns, name) for name in how.action]
+    _check_bins(how, text)
     if how.labels and len(how.action) > 1:
         raise CounterpointError(f"labels name the actions of one column, not of {quoted(how.action)}; pass one column")
     if how.actions is not None and any(text):
@@ -56,6 +57,20 @@ def _alike(columns: CheckedColumns, how: "Reader", needed: np.ndarray, like: Sch
     return ReadActions(read.features, like.actions, like.action_names)
 
 
+def _holds_labels(columns: CheckedColumns, name: str) -> bool:
+    if columns.holds_stray_text(name):
+        columns.measured(name)  # Says which row is not a number.
+    return columns.holds_labels(name)
+
+
+def _check_bins(how: "Reader", text: list[bool]) -> None:
+    """Words have no amounts to cut."""
+    words = [name for name, is_text in zip(how.action, text, strict=True) if is_text]
+    for bins in how.bins:
+        if bins.column in words or (not bins.column and len(words) == len(how.action)):
+            raise CounterpointError(f"bins are for amounts, and column '{words[0]}' holds words; leave the bins away")
+
+
 def _bins_of(name: str, bins: tuple[Bins, ...]) -> Bins | None:
     own = [each for each in bins if each.column == name]
     return next(iter(own or [each for each in bins if not each.column]), None)
@@ -65,7 +80,7 @@ def _numbers(columns: CheckedColumns, how: "Reader", needed: np.ndarray, space: 
     names = how.action
     values = np.column_stack([columns.numbers(name, needed) for name in names]).astype(np.float32)
     values[~needed] = values[needed][0]  # Dropped rows may lack an action: any valid one keeps the row numbers right.
-    space = _infer(values) if space is None else space
+    space = _infer(values, names) if space is None else space
     features = torch.from_numpy(values)
     if isinstance(space, Discrete) and len(names) == 1 < space.width:
         check_actions(Discrete.of(list(range(space.count))), features, f"action index in column '{names[0]}'")
@@ -132,8 +147,10 @@ def _codes(columns: CheckedColumns, column: ActionColumn, needed: np.ndarray) ->
     return codes
 
 
-def _infer(values: np.ndarray) -> ActionSpace:
+def _infer(values: np.ndarray, names: tuple[str, ...]) -> ActionSpace:
     distinct = _distinct(values)
+    close = len(values.T) == 1 and len(distinct) <= FEW and (np.diff(distinct[:, 0]) <= TOLERANCE).any()
+    require(not close, f"two doses in {quoted(names)} are closer than {TOLERANCE:g}; change the unit or round them")
     if len(distinct) <= FEW:
         return Discrete(tuple(tuple(map(float, row)) for row in distinct))
     return Box(tuple(map(float, values.min(0))), tuple(map(float, values.max(0))))

@@ -85,13 +85,16 @@ class CheckedColumns:
             column = self.frame.get_column(name).to_arrow()
         except (pa.ArrowInvalid, pa.ArrowTypeError):
             _refuse_mixture(name, self.frame.get_column(name).to_list())
-        except (pa.ArrowException, NotImplementedError, TypeError):
+        except (pa.ArrowException, NotImplementedError, TypeError, OverflowError):
             _refuse_kind(name, str(self.frame.get_column(name).dtype))
         column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-        return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+        column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+        if _is_text(column.type):
+            _check_text(name, column)
+        return column
 
     def holds_labels(self, name: str) -> bool:
-        return _is_text(self.arrow(name).type) or self.categories(name) is not None
+        return _is_text(self.arrow(name).type) or self._dictionary(name) is not None
 
     def holds_stray_text(self, name: str) -> bool:
         """Whether the column is text though at least half of what it holds are numbers."""
@@ -102,12 +105,23 @@ class CheckedColumns:
         return 2 * sum(map(_is_number, labels)) >= max(len(labels), 1)
 
     def categories(self, name: str) -> list[str] | None:
-        """The categories of a pandas or polars categorical in their order, where the order is meant."""
+        """The categories of a column that says it is categorical, in their order where the order is meant."""
+        known = self._dictionary(name)
+        return [_label(name, label) for label in known] if known else None
+
+    def _dictionary(self, name: str) -> list[Any] | None:
+        """None where the column is no categorical; nothing where its order is not meant."""
         import narwhals as nw
+        import pyarrow as pa
 
         column = self.frame.get_column(name)
-        ordered = nw.is_ordered_categorical(column) or isinstance(column.dtype, nw.Enum)
-        return [str(label) for label in column.cat.get_categories().to_list()] if ordered else None
+        if isinstance(column.dtype, nw.Enum):
+            return list(column.dtype.categories)
+        kind: Any = getattr(column.to_native(), "type", None)
+        if isinstance(kind, pa.DictionaryType):
+            chunks = column.to_native().unify_dictionaries().chunks
+            return chunks[0].dictionary.to_pylist() if kind.ordered and chunks else []
+        return [] if isinstance(column.dtype, nw.Categorical) else None
 
     def numbers(self, name: str, needed: np.ndarray | None = None) -> np.ndarray:
         """The column in double precision, finite in single precision; every needed row has a value."""
@@ -132,6 +146,7 @@ class CheckedColumns:
         check_missing(name, column.is_null(nan_is_null=True).to_numpy(zero_copy_only=False))
         if _is_text(column.type):
             column = _dates(name, column)
+            check_missing(name, column.is_null().to_numpy(zero_copy_only=False))
         if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
             exact = column.cast(pa.timestamp("ns"), safe=False).cast(pa.int64()).to_numpy()
             return Times(exact, 1e9)
@@ -246,6 +261,15 @@ def _dates(name: str, column: "pa.Array") -> "pa.Array":
     )
 
 
+def _check_text(name: str, column: "pa.Array") -> None:
+    import pyarrow as pa
+
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        raise CounterpointError(f"column '{name}' holds bytes that are no text; write the file again") from None
+
+
 def _is_number(text: str) -> bool:
     try:
         float(text)
@@ -357,7 +381,8 @@ def _read_text(path: Path, text: Sequence[str], encoding: str) -> "pa.Table":
         strings_can_be_null=True, column_types=dict.fromkeys(text, pa.string()), decimal_point="," if comma else "."
     )
     with pa.input_stream(path) as file:
-        return csv.read_csv(file, reading, csv.ParseOptions(delimiter=delimiter), converting)
+        table = csv.read_csv(file, reading, csv.ParseOptions(delimiter=delimiter), converting)
+    return table.rename_columns(list(table.column_names))  # Here, so that names in another encoding are noticed.
 
 
 def _head(path: Path, encoding: str) -> list[str]:

@@ -11,8 +11,10 @@ from counterpoint.data.schema import Schema
 from counterpoint.data.spaces import ActionSpace
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError, CounterpointWarning
+from counterpoint.settings import checked
 
 
+@checked
 def from_dataframe(
     table: Any,
     *,
@@ -66,7 +68,7 @@ def from_dataframe(
     Rows of an episode are one `step` apart (a number, or "4h" for dates; the commonest distance where none is given).
     Where they are not, `gaps` must say: `"cut"` stops the episode there, `"bridge"` takes the rows as consecutive.
 
-    Text and 0/1 columns of the state are categories, other columns numbers; `categorical` (names, or a mapping from
+    Text, categorical and 0/1 columns of the state are categories, others numbers; `categorical` (names, or a mapping from
     name to levels in their order) and `numeric` declare otherwise. `units` go with the table to models and policies.
 
     Missing values of the state are refused, unless `missing` says how they are filled: values at most `carry_forward`
@@ -87,9 +89,9 @@ def from_dataframe(
     (gaps cut, subjects without a row, lost digits) is said as a `CounterpointWarning`.
     """
     if like is not None and not subject:
-        reader = like.reader
+        reader = getattr(like, "reader", None)
         if not isinstance(reader, Reader):
-            raise CounterpointError("like is the schema of rows that were not read from a table; name the columns")
+            raise CounterpointError("like is no schema of rows that were read from a table; pass like=rows.schema")
     else:
         reader = Reader(
             subject=subject,
@@ -110,7 +112,7 @@ def from_dataframe(
             gaps=gaps,
             categorical=_declared(categorical),
             numeric=_names(numeric),
-            units=tuple((units or {}).items()),
+            units=tuple(units.items()) if isinstance(units, Mapping) else units or (),  # pyright: ignore[reportArgumentType]
             missing=missing,
             carry_forward=carry_forward,
             masks=_names(masks),

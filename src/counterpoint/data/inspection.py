@@ -28,7 +28,7 @@ from counterpoint.data.missing import own_value
 from counterpoint.data.reader import Reader
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.state_columns import MOST_LEVELS
-from counterpoint.data.storage import MARK
+from counterpoint.data.table_format import MARK
 from counterpoint.errors import CounterpointError, require
 
 Kind = Literal["number", "whole number", "yes/no", "category", "date", "text or id", "empty", "unreadable"]
@@ -359,13 +359,12 @@ def _open(table: Any, given: Roles, encoding: str) -> tuple[CheckedColumns, str]
     """The table, its ids as text so that 007 is not 7, and the encoding that it was read in."""
     named = [name for names in given.values() for name in names]
     ids = [*given["subject"], *given["episode"]]
+    if isinstance(table, str | os.PathLike):
+        _check_foreign(Path(table))
     if isinstance(table, str | os.PathLike) and kind_of(Path(table)) in TEXT_SUFFIXES:
         encoding, header = _peek(Path(table), encoding)
-        _check_foreign(table, any(word.startswith(MARK) for word in header))
         ids += [name for name in header if name not in named and _id_of(name)]
     columns = open_table(table, named, ids, encoding)
-    metadata = getattr(getattr(columns.frame.to_native(), "schema", None), "metadata", None)
-    _check_foreign(table, b"counterpoint" in (metadata or {}))
     names = list(columns.frame.columns)
     require(bool(names), "the table has no columns; pass one with a column for subject, time, state and action")
     for name in names:
@@ -374,8 +373,18 @@ def _open(table: Any, given: Roles, encoding: str) -> tuple[CheckedColumns, str]
     return columns, encoding
 
 
-def _check_foreign(table: Any, ours: bool) -> None:
-    require(not ours, f"{table} was written by counterpoint and needs no check; pass it to fit --data without flags")
+def _check_foreign(path: Path) -> None:
+    """Refuse our own tables, which say what they hold; what is wrong with other files is the loader's to say."""
+    from pyarrow import parquet
+
+    try:
+        with path.open("rb") as file:
+            ours = file.read(len(MARK)) == MARK.encode()
+        if path.suffix.lower() == ".parquet":
+            ours = b"counterpoint" in (parquet.read_metadata(path).metadata or {})
+    except (OSError, ValueError):
+        return
+    require(not ours, f"{path} was written by counterpoint and needs no check; pass it to fit --data without flags")
 
 
 def _peek(path: Path, asked: str) -> tuple[str, list[str]]:

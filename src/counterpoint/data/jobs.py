@@ -27,6 +27,14 @@ def context(*columns: Float[Tensor, "*n _"], theta: Float[Tensor, "*m t"] = NO_T
     return wide[0] if len(wide) == 1 else torch.cat(told, -1)
 
 
+def check_factors(theta: Any, rows: int) -> Float[Tensor, "_ t"]:
+    """Subject factors as they should be: one finite row for each row, or one for all."""
+    right = isinstance(theta, Tensor) and theta.ndim == 2 and len(theta) in (1, rows) and bool(theta.isfinite().all())
+    if not right:
+        raise CounterpointError(f"theta is not a tensor of finite factors for {rows} rows; pass model.subjects(rows)")
+    return theta
+
+
 def spread_levels(values: Float[Tensor, "*n s"], categories: Categories) -> Float[Tensor, "*n w"]:
     """The other columns as they are, then every categorical one spread into one column a level."""
     if not categories:

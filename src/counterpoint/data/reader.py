@@ -1,8 +1,8 @@
 """How a user's table is read: what each column is, and what is done where the table leaves a choice."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, NamedTuple, get_args
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +16,8 @@ from counterpoint.data.schema import Column, Schema
 from counterpoint.data.spaces import ActionSpace, Box
 from counterpoint.data.state_columns import read_states
 from counterpoint.data.transitions import Transitions, held_out_subjects
-from counterpoint.errors import CounterpointError, require
+from counterpoint.errors import require
+from counterpoint.settings import Weight, check_settings
 
 Last = Literal["truncate", "terminal", "drop"]
 Outcome = Literal["marked row", "last row of the subject"]
@@ -55,7 +56,7 @@ class Reader:
     numeric: tuple[str, ...] = ()
     units: tuple[tuple[str, str], ...] = ()
     missing: Method = "refuse"
-    carry_forward: float = 0.0
+    carry_forward: Weight = 0.0
     masks: tuple[str, ...] = ()
     encoding: str = "utf-8"
 
@@ -70,13 +71,10 @@ class Reader:
             len(self.next_state) in (0, len(self.state)),
             f"next_state names {len(self.next_state)} columns but state names {len(self.state)}; name one for each",
         )
-        for name, kind in (("last", Last), ("outcome", Outcome), ("gaps", Gaps), ("missing", Method)):
-            value, known = getattr(self, name), get_args(kind)
-            require(
-                value in known or (value is None and name != "missing"),
-                f"{name}={value!r} is not one of {', '.join(map(repr, known))}; pick one",
-            )
-        require(0 <= self.carry_forward < 1e9, f"carry_forward={self.carry_forward} is not a number of steps; use 0 up")
+        require(
+            not (self.bins and self.labels),
+            f"column '{self.action[0]}' cannot have both bins, for amounts, and labels, for words; leave one away",
+        )
         self._check_declared()
 
     def _check_declared(self) -> None:
@@ -143,7 +141,8 @@ class Reader:
         values, states = read_states(columns, self, like)
         values = values[layout.order]
         missing = np.isnan(values)
-        values = carry(values, layout.subject, layout.elapsed, self.carry_forward) if missing.any() else values
+        if missing.any():
+            values = carry(values, layout.subject, layout.elapsed, self)
         if like is None:
             fills = learn_fills(states, values[training[layout.order]], self.missing)
             states = [replace(column, fill=fill) for column, fill in zip(states, fills, strict=True)]
@@ -175,10 +174,10 @@ class Reader:
         )
 
 
-def carry(values: np.ndarray, subject: np.ndarray, elapsed: np.ndarray, limit: float) -> np.ndarray:
-    """A static column takes the subject's own value; another the last one seen, if it is fresh enough."""
-    values = carried(values, subject, elapsed, limit)
-    for place in np.flatnonzero(np.isnan(values).any(0)):
+def carry(values: np.ndarray, subject: np.ndarray, elapsed: np.ndarray, how: Reader) -> np.ndarray:
+    """The last value seen, if it is fresh enough; a column that never changes takes the subject's own value."""
+    values = carried(values, subject, elapsed, how.carry_forward)
+    for place in np.flatnonzero(np.isnan(values).any(0)) if how.missing != "refuse" else ():
         own = own_value(values[:, place], subject)
         if own is not None:
             values = values.copy()
@@ -188,15 +187,9 @@ def carry(values: np.ndarray, subject: np.ndarray, elapsed: np.ndarray, limit: f
 
 def _check_types(reader: Reader) -> None:
     """Every name is text and every list a list of text; a wrong type is one line, not a traceback from inside."""
-    for each in fields(reader):
-        value = getattr(reader, each.name)
-        if each.type in (str, "str") and not isinstance(value, str):
-            raise CounterpointError(f"{each.name}={value!r} is not text; name a column")
-        if each.type in (tuple[str, ...], "tuple[str, ...]") and not all(isinstance(item, str) for item in value):
-            raise CounterpointError(f"{each.name}={value!r} is not a list of text; name columns as the table does")
+    check_settings(reader)
     for name in ("subject", "time", "reward"):
         require(getattr(reader, name) != "", f"no {name} column was named; pass {name}='…'")
-    require(isinstance(reader.carry_forward, int | float), f"carry_forward={reader.carry_forward!r} is not a number")
 
 
 def _single(values: np.ndarray) -> torch.Tensor:
@@ -244,7 +237,8 @@ def _precise(name: str, values: np.ndarray) -> list[str]:
     vanish = int(((single == 0) & (values != 0)).sum())
     if vanish:
         return [f"column '{name}' has {vanish} values so small that single precision makes them 0; change its unit"]
-    if np.abs(single - values).max() > 1e-3 * values.std() > 0:
+    whole = (np.abs(values) > 2**24) & (values == np.round(values)) & (single != values)
+    if whole.any() or np.abs(single - values).max() > 1e-3 * values.std() > 0:
         return [f"column '{name}' loses digits in single precision; subtract an offset or change its unit"]
     return []
 

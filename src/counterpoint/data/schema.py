@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from counterpoint.data.doses import ActionColumn
-from counterpoint.data.spaces import ActionSpace, Discrete, describe, same_space
+from counterpoint.data.spaces import ActionSpace, Box, Discrete, describe, same_space
 from counterpoint.errors import CounterpointError, require
+from counterpoint.settings import check_settings
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ class Column:
     """The column whose missing values this one marks; empty for a column of its own."""
 
     def __post_init__(self) -> None:
-        require(isinstance(self.name, str) and self.name != "", f"a state column is named {self.name!r}; give it text")
+        check_settings(self)
+        require(self.name != "", "a state column has no name; give it one")
         require(len(set(self.levels)) == len(self.levels), f"column '{self.name}' names a level twice; name each once")
 
 
@@ -53,6 +55,7 @@ class Schema:
     """Share and seed of the subjects that fills and cuts were learned without; none where nothing was learned."""
 
     def __post_init__(self) -> None:
+        check_settings(self)
         for what, names in (("state", self.state_names), ("action", self.action_names)):
             twice = [name for name in names if names.count(name) > 1]
             require(not twice, f"two {what} columns are named '{(twice or [''])[0]}'; name each once")
@@ -66,6 +69,8 @@ class Schema:
         cls, state_names: Sequence[str], actions: ActionSpace, action_names: Sequence[str] = (), **more: Any
     ) -> "Schema":
         """A schema of plain numbers; actions are numbered where they have no names."""
+        require(isinstance(actions, Discrete | Box), "actions are no action space; give Discrete.of([…]) or a Box")
+        require(isinstance(state_names, list | tuple), "state_names is no list of names; give one name a column")
         states = tuple(Column(name) for name in state_names)
         return cls(states, actions, tuple(action_names) or numbered("action", actions.width), **more)
 

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from counterpoint.errors import CounterpointError, require
+from counterpoint.settings import check_settings
 
 TOLERANCE = 1e-5
 LARGEST = 1e30
@@ -83,7 +84,8 @@ class Box:
     high: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        bounds = [_number(bound) for bound in (*self.low, *self.high)]
+        check_settings(self)
+        bounds = [*self.low, *self.high]
         require(
             0 < len(self.low) == len(self.high) and all(math.isfinite(bound) for bound in bounds),
             f"Box({self.low}, {self.high}) has no bounds; give one finite low and high for each column",

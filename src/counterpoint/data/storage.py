@@ -34,6 +34,7 @@ from counterpoint.data.table_format import (
 )
 from counterpoint.data.transitions import COLUMNS, Transitions, gather, new_room
 from counterpoint.errors import CounterpointError, require
+from counterpoint.settings import checked
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,6 +44,7 @@ GROUP = 16_384
 """Rows that are written, hashed and read at once."""
 
 
+@checked
 def write(transitions: Transitions, path: str | Path) -> None:
     """Save every column, the provenance, the action space and the names; the suffix .csv or .parquet picks the format.
 
@@ -147,6 +149,7 @@ class _CSVWriter(_Writer):
 _WRITERS = {".parquet": _ParquetWriter, ".csv": _CSVWriter}
 
 
+@checked
 def read(path: str | Path, mapped: bool = False) -> Transitions:
     """The transitions that `write` saved, checked against their hashes.
 

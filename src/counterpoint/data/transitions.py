@@ -13,6 +13,7 @@ from counterpoint.data.schema import Schema, agree, numbered
 from counterpoint.data.spaces import ActionSpace
 from counterpoint.errors import CounterpointError, require
 from counterpoint.seeding import generator
+from counterpoint.settings import checked
 
 GOES_ON = -1
 """The outcome of a row that does not end its episode with one."""
@@ -63,6 +64,10 @@ class Transitions:
     subject_names: tuple[str, ...]
     outcome_names: tuple[str, ...]
 
+    def __post_init__(self) -> None:
+        for name in COLUMNS:
+            _check_field(name, getattr(self, name), len(self.state) if isinstance(self.state, Tensor) else 0)
+
     @classmethod
     def logged(
         cls,
@@ -88,6 +93,10 @@ class Transitions:
 
         What the columns mean is said by a `schema`, or by an action space and names.
         """
+        _check_field("state", state, len(state) if isinstance(state, Tensor) and state.ndim else 0)
+        _check_field("action", action, len(state))
+        _check_field("truncated", terminated, len(state))
+        _check_field("subject", subject, len(state))
         count = len(state)
         if schema is None:
             require(actions is not None, "rows need an action space; pass actions=Discrete.of([…]) or a Box")
@@ -95,7 +104,7 @@ class Transitions:
         return cls(
             state=state,
             action=action,
-            action_index=schema.actions.index(action),
+            action_index=_numbers(schema.actions, action),
             reward=reward,
             next_state=next_state,
             outcome=first_outcome(terminated) if outcome is None else outcome,
@@ -152,6 +161,7 @@ class Transitions:
         """The rows a model of the dynamics may learn from."""
         return self if bool(self.has_next.all()) else self[self.has_next]
 
+    @checked
     def windows(self, length: int) -> Windows:
         """Every run of `length` consecutive steps of one subject and episode, real rows only (paper, section 3.2)."""
         real = (~self.imagined).nonzero()[:, 0]
@@ -163,9 +173,11 @@ class Transitions:
         rows = rows[together & consecutive]
         return Windows(rows, self.state[rows], self.action[rows], self.subject[rows[:, 0]])
 
+    @checked
     def to(self, device: torch.device | str) -> "Transitions":
         return replace(self, **{name: getattr(self, name).to(device) for name in COLUMNS})
 
+    @checked
     def split(self, held_out: float, seed: int = 0) -> "tuple[Transitions, Transitions]":
         """The rows of most subjects (one at least), and those of a share kept aside: by subject, never by row."""
         learned = self.schema.learned_with
@@ -200,6 +212,35 @@ NAMES = ("schema", "subject_names", "outcome_names")
 COLUMNS = tuple(f.name for f in fields(Transitions) if f.name not in NAMES)
 
 
+def _numbers(space: ActionSpace, action: Tensor) -> Tensor:
+    require(
+        action.shape[1] == space.width,
+        f"actions have {action.shape[1]} columns and their space {space.width}; give one value a column",
+    )
+    return space.index(action)
+
+
+MATRICES = ("state", "action", "next_state", "noise")
+FLAGS = ("truncated", "imagined")
+WHOLE = ("action_index", "outcome", "subject", "episode", "step", "source")
+
+
+def _check_field(name: str, field: Tensor, rows: int) -> None:
+    """A field is a tensor of numbers of its kind, a row for each row of the table."""
+    axes = 2 if name in MATRICES else 1
+    kind = "true and false" if name in FLAGS else "whole numbers" if name in WHOLE else "numbers"
+    if not isinstance(field, Tensor) or field.ndim != axes or len(field) != rows or not _is_kind(name, field):
+        raise CounterpointError(
+            f"'{name}' of the rows is not a tensor of {kind}, {axes} axes and {rows} rows; give one"
+        )
+
+
+def _is_kind(name: str, field: Tensor) -> bool:
+    if name in FLAGS:
+        return field.dtype == torch.bool
+    return field.is_floating_point() != (name in WHOLE) and field.dtype != torch.bool and not field.is_complex()
+
+
 def first_outcome(terminated: Bool[Tensor, "*n"]) -> Int[Tensor, "*n"]:
     """The outcome of rows that end in one way only."""
     return torch.where(terminated, 0, GOES_ON)
@@ -214,12 +255,14 @@ def held_out_subjects(subject: Int[Tensor, " n"], held_out: float, seed: int) ->
     return order[: min(round(len(order) * held_out), len(order) - 1)]
 
 
+@checked
 def concatenate(tables: Sequence[Transitions]) -> Transitions:
     """One table after another; the noise columns are padded to the widest with zeros where a row has none.
 
     The tables share their columns, their action space and their subjects: subject i is the same one in all of them,
     though one table may know more subjects than another.
     """
+    require(len(tables) > 0, "there is no table to put together; give at least one")
     subject_names = max((table.subject_names for table in tables), key=len)
     for number, table in enumerate(tables):
         _check_alike(tables[0], table, number)

@@ -22,7 +22,7 @@ from counterpoint.model import Mechanism, Model, ModelRecipe, member_seeds, one_
 from counterpoint.nets.likelihood import Likelihood, fit_by_likelihood
 from counterpoint.nets.stacked import StackedMLP, Standardizer
 from counterpoint.nets.training import Monitor, Trained
-from counterpoint.settings import Positive, Widths, check_settings
+from counterpoint.settings import Positive, Widths, check_settings, checked
 
 
 class Head(ABC):
@@ -109,6 +109,7 @@ class DynamicsModel(Model):
     kind: ClassVar[str] = "dynamics"
     mechanism: HeadMechanism
 
+    @checked
     def sample(self, state: Any, action: Any, random: torch.Generator, theta: Theta = NO_THETA) -> Any:
         """A next state of each row, from a member picked at random for that row; states in any form, answered in kind.
 

@@ -32,7 +32,7 @@ from counterpoint.nets.likelihood import Likelihood, fit_by_likelihood
 from counterpoint.nets.stacked import unstack, with_weights
 from counterpoint.nets.training import Monitor
 from counterpoint.seeding import derive
-from counterpoint.settings import Amount, Share, Widths, check_settings
+from counterpoint.settings import Amount, Share, Widths, check_settings, checked
 from counterpoint.tasks.base import Conclusion, Task
 
 ROUNDS = 40
@@ -190,6 +190,7 @@ class Outcome:
     def __post_init__(self) -> None:
         check_settings(self)
 
+    @checked
     def fit(self, data: Transitions, seed: int = 0, monitor: Monitor = Monitor(), device: str = "cpu") -> LearnedTask:
         """Fit on one table."""
         return self.fit_many([Job(data, seed)], monitor, device)[0]

@@ -11,10 +11,12 @@ from counterpoint.data.shapes import Theta
 from counterpoint.errors import require
 from counterpoint.policies.base import Policy
 from counterpoint.seeding import derive, generator
+from counterpoint.settings import checked
 from counterpoint.simulation.rollout import Actor, Rollout, TaskSimulator
 from counterpoint.tasks.base import KnownSCM, check_task
 
 
+@checked
 def evaluate(
     policy: Policy,
     task: KnownSCM,
@@ -27,6 +29,7 @@ def evaluate(
     return evaluate_many([policy], task, trials, seed, horizon, theta)[0]
 
 
+@checked
 def evaluate_many(
     policies: Sequence[Policy],
     task: KnownSCM,

@@ -29,6 +29,7 @@ from counterpoint.scm.bicogan import BiCoGAN, ConditionalBiCoGAN
 from counterpoint.scm.density import DensitySCM, default_scm, location_scale
 from counterpoint.scm.graph import fit_graph
 from counterpoint.seeding import derive, generator
+from counterpoint.settings import Positive, Widths, check_settings
 from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks.base import KnownSCM
 from counterpoint.tasks.cartpole import CartPole
@@ -86,9 +87,9 @@ class Counterfactuals:
 
     scms: tuple[str, ...] = (*TASKS, *SETS)
     """Which SCMs."""
-    n: tuple[int, ...] = (1000, 5000)
+    n: Widths = (1000, 5000)
     """Rows to fit on; the causal sets always have 20000."""
-    seeds: int = 5
+    seeds: Positive = 5
     """Data sets and fits."""
     first_seed: int = 0
     """The first of them."""
@@ -96,6 +97,9 @@ class Counterfactuals:
     """Which models; all where none is named."""
     device: str = "cpu"
     """cpu, cuda or auto."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     def cells(self) -> list[tuple[str, int, str]]:
         """(scm, n, method) in order; each is fitted on all seeds at once."""

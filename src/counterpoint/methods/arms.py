@@ -19,6 +19,7 @@ from counterpoint.policies.d3qn import D3QN
 from counterpoint.policies.pets import PETS, Planner
 from counterpoint.policies.steve import MVE, STEVE
 from counterpoint.scm.bicogan import BiCoGAN
+from counterpoint.settings import checked
 from counterpoint.simulation.selection import Rollouts
 
 CTRL_G, CTRL_G_BICOGAN = "CTRL_g, default SCM", "CTRL_g, BiCoGAN"
@@ -42,6 +43,7 @@ def unselected(learner: D3QN) -> D3QN:
     return replace(learner, schedule=replace(learner.schedule, check_every=0))
 
 
+@checked
 def paper_arms(learner: D3QN = LEARNER) -> dict[str, PolicyLearner]:
     """Every arm of Figure 2a, CTRL_g twice: with the paper's SCM and with the default one.
 

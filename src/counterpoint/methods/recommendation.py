@@ -19,6 +19,7 @@ from counterpoint.data.transitions import Transitions
 from counterpoint.policies.base import Policy, Verdict
 from counterpoint.policies.qnetwork import QPolicy
 from counterpoint.scm.support import Similar
+from counterpoint.settings import checked
 
 UNLIKE = "unlike every subject of the log, so nothing can be said"
 
@@ -68,6 +69,7 @@ class Recommendations:
         return {**told, **known, **values, **{f"support of {label}": s for label, s in each.supports.items()}}
 
 
+@checked
 def recommend(policy: Policy, table: Any, logged: Transitions, seed: int = 0) -> Recommendations:
     """Advice for each subject of a table with the training table's columns, by its last row.
 

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from counterpoint.artifacts import Artifact, Saved, decode, encode
 from counterpoint.data.asking import ask
-from counterpoint.data.jobs import NO_THETA, Job
+from counterpoint.data.jobs import NO_THETA, Job, check_factors
 from counterpoint.data.shapes import Action, State, Theta
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError, require
 from counterpoint.nets.training import Monitor
-from counterpoint.settings import check_settings
+from counterpoint.settings import check_settings, checked
 from counterpoint.simulation.rollout import Actor
 from counterpoint.tasks.base import Task, check_task
 
@@ -62,6 +62,7 @@ class Policy(nn.Module, Artifact, ABC):
     def extras(self) -> dict[str, Any]:
         return {"verdict": encode(self.verdict)}
 
+    @checked
     def judged(self, verdict: Verdict) -> "Policy":
         """The same policy with what is known of the model behind it."""
         policy = copy(self)
@@ -75,7 +76,7 @@ class Policy(nn.Module, Artifact, ABC):
         States with missing values are filled as the training table was; where it had none they are refused.
         """
         asked = ask(state, self.schema.states)
-        chosen = self._act(asked.values, theta)
+        chosen = self._act(asked.values, check_factors(theta, len(asked.values)))
         if asked.table is None:
             return asked.answer(chosen, ())
         choices = self.schema.choices()
@@ -111,6 +112,7 @@ class Learned:
 class PolicyLearner(ABC):
     """Hyperparameters with one verb; every method of the paper's figures is one of these."""
 
+    @checked
     def fit(
         self,
         data: Transitions,

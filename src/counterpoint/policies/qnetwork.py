@@ -9,7 +9,7 @@ from torch import Tensor
 
 from counterpoint.artifacts import Saved
 from counterpoint.data.asking import ask
-from counterpoint.data.jobs import NO_THETA, Categories, Job, Origin, context, spread_levels
+from counterpoint.data.jobs import NO_THETA, Categories, Job, Origin, check_factors, context, spread_levels
 from counterpoint.data.schema import Schema
 from counterpoint.data.shapes import Theta
 from counterpoint.data.spaces import Discrete
@@ -32,6 +32,7 @@ class QPolicy(Policy):
     def values(self, state: Any, theta: Theta = NO_THETA) -> Float[Tensor, "n actions"]:
         """Q(s, a) of every action; states as in `act`."""
         state = ask(state, self.schema.states).values
+        theta = check_factors(theta, len(state))
         told = context(spread_levels(state, self.schema.categories), theta=theta).to(self.device)
         return self.network(told.expand(self.network.members, -1, -1)).mean(0).to(state)
 

@@ -16,6 +16,7 @@ from counterpoint.data.spaces import check_actions
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError, require
 from counterpoint.model import Mechanism, Model, ModelRecipe
+from counterpoint.settings import checked
 
 
 class StructuralMechanism(Mechanism):
@@ -130,6 +131,7 @@ class StructuralCausalModel(Model):
         """Fresh noise that knows nothing of any row; the same draw for every ensemble member."""
         return self.mechanism.prior(count, random).repeat(1, self.mechanism.members)
 
+    @checked
     def sample(self, state: Any, action: Any, random: torch.Generator, theta: Theta = NO_THETA) -> Any:
         """A next state with fresh noise: simulation, not a counterfactual; states in any form, answered in kind."""
         asked, taken = self._asked(state, action)

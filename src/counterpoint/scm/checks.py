@@ -23,6 +23,7 @@ from counterpoint.scm.findings import Finding, Report, Sample, draw, spread
 from counterpoint.scm.independence import Dependence, gram, holm, hsic, kolmogorov, prior_quantiles, standard
 from counterpoint.scm.support import support
 from counterpoint.seeding import generator
+from counterpoint.settings import checked
 
 ALPHA = 0.01
 """How improbable by chance, all tests of a check together, a failure must be."""
@@ -52,6 +53,7 @@ def silent(stage: str, done: int, total: int) -> None:
     """Progress that nobody watches."""
 
 
+@checked
 def check(model: StructuralCausalModel, rows: Transitions, seed: int = 0, theta: Theta = NO_THETA) -> Report:
     """Every check on at most 1,000 of `rows`, best rows held out from the fit; `theta` as the model was fitted with."""
     return report(draw(model, rows, seed, theta))

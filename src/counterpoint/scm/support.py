@@ -9,6 +9,7 @@ from torch import Tensor
 from counterpoint.data.jobs import spread_levels
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
+from counterpoint.errors import require
 from counterpoint.seeding import generator
 
 NEIGHBOURS = 50
@@ -44,6 +45,7 @@ class Similar:
         from sklearn.neighbors import NearestNeighbors
 
         real = (~logged.imagined).nonzero()[:, 0]
+        require(len(real) > 1, "the log has too few rows to look for similar states in; pass the training rows")
         picked = real[torch.randperm(len(real), generator=generator(seed, "similar"))[:most].sort().values]
         self.logged = logged[picked]
         self.spread = spread_levels(self.logged.state, logged.schema.categories)

@@ -13,6 +13,7 @@ from counterpoint.data.spaces import ActionSpace, Discrete
 from counterpoint.data.transitions import Transitions
 from counterpoint.model import Model
 from counterpoint.seeding import derive, generator
+from counterpoint.settings import checked
 from counterpoint.simulation.models import ModelSimulator
 from counterpoint.simulation.rollout import Stream, TaskSimulator
 from counterpoint.tasks.base import KnownSCM, Task, check_task
@@ -43,6 +44,7 @@ class SCMEnv(gymnasium.Env[np.ndarray, Any]):
         self.observation_space = gymnasium.spaces.Box(-largest, largest, (width,), np.float32)
 
     @classmethod
+    @checked
     def of_task(cls, task: KnownSCM, horizon: int = 0) -> "SCMEnv":
         """The truth."""
 
@@ -55,6 +57,7 @@ class SCMEnv(gymnasium.Env[np.ndarray, Any]):
         return cls(task, begin, horizon)
 
     @classmethod
+    @checked
     def of_model(cls, model: Model, task: Task, rows: Transitions, horizon: int = 0) -> "SCMEnv":
         """A fitted model; episodes start in first states of the log, with the factors that the model infers."""
         agree(model.schema, rows.schema)

@@ -12,6 +12,7 @@ from counterpoint.errors import CounterpointError
 from counterpoint.model import Mechanism, Model, ModelRecipe
 from counterpoint.nets.stacked import stack, with_weights
 from counterpoint.scm.base import StructuralCausalModel
+from counterpoint.settings import checked
 from counterpoint.simulation.rollout import Noise, Stream
 
 
@@ -36,6 +37,7 @@ class ModelSimulator:
     Noise is the same for every model, so that no model's episodes depend on the models beside it.
     """
 
+    @checked
     def __init__(self, models: Sequence[Model]) -> None:
         self.models, self.device = list(models), models[0].device
         self.members = models[0].mechanism.members

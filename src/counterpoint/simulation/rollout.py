@@ -5,7 +5,7 @@ a_t = π(s_t),    s_{t+1} = f(s_t, a_t, θ, u_t),    return = Σ_t P(not ended b
 
 import copy
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from counterpoint.data.jobs import NO_THETA
 from counterpoint.data.shapes import Action, Reward, State, Theta
 from counterpoint.nets.learner import Replayed, Tensors
+from counterpoint.settings import checked
 from counterpoint.tasks.base import KnownSCM, Task
 
 Actor = Callable[[Float[Tensor, "*n s"], Float[Tensor, "*n t"]], Float[Tensor, "*n a"]]
@@ -24,6 +25,7 @@ Stream = Callable[[int], Noise]
 """The noise of step t."""
 
 
+@runtime_checkable
 class Simulator(Protocol):
     """Worlds side by side, stepped in one batch."""
 
@@ -35,6 +37,7 @@ class Simulator(Protocol):
 class TaskSimulator:
     """The truth as a simulator: the task's own structural equation."""
 
+    @checked
     def __init__(self, task: KnownSCM) -> None:
         self.task = task
 
@@ -62,6 +65,7 @@ class Step(NamedTuple):
 class Rollout:
     """Episodes of `act` in a simulator. On a GPU with `replay`, a step is captured once and replayed as a graph."""
 
+    @checked
     def __init__(
         self, simulator: Simulator, task: Task, act: Actor | None = None, freeze: bool = True, replay: bool = False
     ) -> None:

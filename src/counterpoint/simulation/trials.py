@@ -11,6 +11,7 @@ from counterpoint.data.spaces import check_actions
 from counterpoint.data.transitions import Transitions, concatenate
 from counterpoint.errors import CounterpointError
 from counterpoint.seeding import derive, generator
+from counterpoint.settings import checked
 from counterpoint.simulation.rollout import Rollout, TaskSimulator
 from counterpoint.tasks.base import KnownSCM
 
@@ -21,12 +22,14 @@ BLOCK = 50
 """Trials that share one random stream; a block is always simulated whole (see `simulate`)."""
 
 
+@checked
 def random_policy(task: KnownSCM) -> BehaviourPolicy:
     """Every action of the task's space alike, whatever the state."""
     return lambda state, generator: task.actions.sample(len(state), generator)
 
 
 @torch.no_grad()
+@checked
 def simulate(
     task: KnownSCM, policy: BehaviourPolicy, trials: int, steps: int, seed: int, stop_at_failure: bool = False
 ) -> Transitions:
@@ -102,6 +105,7 @@ def simulate_population(
     return replace(concatenate(tables), subject_names=_numbers(len(tasks) * trials))
 
 
+@checked
 def trial_subset(transitions: Transitions, trials: int) -> Transitions:
     """The first `trials` trials, so that the paper's subsets of 50, 100, …, 250 are nested."""
     held = len(transitions.subject_names)
