@@ -16,6 +16,7 @@ import atexit
 import contextlib
 import csv
 import gzip
+import inspect
 import io
 import json
 import math
@@ -52,6 +53,7 @@ from counterpoint.report.results import markdown_table
 NAN, INF = math.nan, math.inf
 REFUSED, NOTED, UNCHANGED = "refused in one line", "read with a note", "read unchanged"
 TRACEBACK, SILENT, NEEDLESS = "tracebacks", "silent changes", "needless refusals"
+ARGUMENTS = tuple(inspect.signature(cp.from_dataframe).parameters)
 KINDS, BAD = (REFUSED, NOTED, UNCHANGED, TRACEBACK, SILENT, NEEDLESS), (TRACEBACK, SILENT, NEEDLESS)
 
 
@@ -72,7 +74,7 @@ def refusal(error: Exception, secrets: Sequence[str] | None = None) -> Verdict:
     faults = {
         "more than one line": "\n" in text,
         "no fix behind a semicolon": not re.search(r";\s*\w+", text),
-        "nothing named": secrets is not None and not re.search(r"column|row|=|'|/|table", text),
+        "nothing named": secrets is not None and not re.search(rf"column|row|=|'|/|{'|'.join(ARGUMENTS)}", text),
         f"the cell {''.join(shown[:1])} shown": bool(shown),
     }
     wrong = [name for name, there in faults.items() if there]
@@ -321,7 +323,8 @@ DAMAGE: dict[str, Damage] = {
     "one time zone": every("time", lambda v, row: v.replace(tzinfo=UTC)),
     "US dates": every("time", lambda v, row: f"{v:%m/%d/%Y %H:%M}"),
     "European dates": every("time", lambda v, row: f"{v:%d/%m/%Y %H:%M}"),
-    "dates of either kind": every("time", lambda v, row: f"{v.day % 9 + 1:02}/{v.hour % 12 + 1:02}/2024"),
+    "dates of either kind": lambda case, rng: case.columns.update(
+        time=[f"02/{case.columns['id'][:row].count(v) + 1:02}/2024" for row, v in enumerate(case.columns["id"])]),
     "clock times": every("time", lambda v, row: f"{v:%H:%M}"),
     "plain dates": every("time", lambda v, row: (START + timedelta(days=row)).date()),
     "epoch seconds as a state": every("state", lambda v, row: 1_700_000_000 + 60 * row),
@@ -731,10 +734,10 @@ class SlowReader:
         return states, [*(levels for _, levels in read), *(["0", "1"] for _ in masks)]
 
     def state_column(self, name: str) -> tuple[list[Any], list[str]]:
-        """Text and 0/1 are categories, other columns numbers, unless declared otherwise."""
+        """Text, 0/1 and categories are categories, other columns numbers, unless declared otherwise."""
         column, declared = self.told[name], self.how["categorical"]
         own = list(declared.get(name, ())) if isinstance(declared, dict) else []
-        if name in self.numeric or not (name in declared or column.kind == "text" or column.order):
+        if name in self.numeric or not (name in declared or column.kind == "text" or column.category):
             numbers = column.numbers()
             binary = name not in self.numeric and set(numbers) - {None} == {0, 1}
             return numbers, ["0", "1"] if binary else []
@@ -1001,6 +1004,17 @@ def places_in(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from places_in(value[key])
 
 
+def with_header(path: Path) -> tuple[Any, str]:
+    """A Parquet table, and what the package says of it beside the columns."""
+    return parquet.read_table(path), parquet.read_metadata(path).metadata[b"counterpoint"].decode()
+
+
+def write_again(path: Path, table: Any, header: str) -> None:
+    with parquet.ParquetWriter(path, table.schema) as file:
+        file.write_table(table)
+        file.add_key_value_metadata({"counterpoint": header})
+
+
 def edit_words(path: Path, rng: random.Random, other: Path) -> None:
     """Something else in a file's JSON."""
     if path.suffix == ".json":
@@ -1010,9 +1024,8 @@ def edit_words(path: Path, rng: random.Random, other: Path) -> None:
         start = head.index("{")
         path.write_text(f"{head[:start]}{edited(head[start:], rng)}\n{rest}")
     elif path.suffix == ".parquet":
-        table = parquet.read_table(path)
-        header = edited(table.schema.metadata[b"counterpoint"].decode(), rng)
-        parquet.write_table(table.replace_schema_metadata({"counterpoint": header}), path)
+        table, header = with_header(path)
+        write_again(path, table, edited(header, rng))
     else:
         path.write_bytes(path.read_bytes().replace(b'"shape":[', b'"shape":[1,', 1))
 
@@ -1020,12 +1033,12 @@ def edit_words(path: Path, rng: random.Random, other: Path) -> None:
 def edit_number(path: Path, rng: random.Random, other: Path) -> None:
     """Another number in a table or among weights."""
     if path.suffix == ".parquet":
-        table = parquet.read_table(path)
+        table, header = with_header(path)
         place = rng.randrange(table.num_columns)
         values = table.column(place).to_pylist()
         values[rng.randrange(len(values))] = not values[0] if isinstance(values[0], bool) else 7
         changed = pa.array(values, table.field(place).type)
-        parquet.write_table(table.set_column(place, table.field(place), changed), path)
+        write_again(path, table.set_column(place, table.field(place), changed), header)
     elif path.suffix == ".csv":
         text = path.read_text().splitlines()
         row = rng.randrange(2, len(text))
@@ -1204,11 +1217,10 @@ def wrong_values(name: str, right: Any) -> dict[str, Any]:
     return {what: value for what, value in wrong.items() if (name, what) != ("seed", "-5")}
 
 
-FINE = {f"scm.{verb}(state=NaNs)" for verb in ("predict", "sample")} | {"Schema.of(state_names=())"} | {
-    f"Transitions.logged({name}={what})"
-    for name in ("state", "next_state", "action", "reward")
+FINE = {"scm.predict(state=NaNs)", "scm.sample(state=NaNs)", "Schema.of(state_names=())", *(
+    f"Transitions.logged({name}={what})" for name in ("state", "next_state", "action", "reward")
     for what in ("NaNs", "infinities")
-}
+)}  # fmt: skip
 """Odd values that are filled as the table was, or that only a fit must refuse."""
 
 

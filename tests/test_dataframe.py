@@ -439,7 +439,7 @@ BAD = {
     "outside box": ({}, {"actions": Box((0.05,), (1.0,))}, "[0.0] at row 2 is outside the action space [0.05]…[1.0]"),
     "label": ({"dose": list("aabac")}, {"labels": ["a", "b"]}, "column 'dose' at row 4 is none of the labels a, b"),
     "label space": ({"dose": list("aabac")}, {"actions": Discrete.of([0, 1])}, "pass labels="),
-    "last": ({}, {"last": "end"}, "last='end' is not one of 'truncate', 'terminal', 'drop'"),
+    "last": ({}, {"last": "end"}, "is not one of 'truncate', 'terminal', 'drop'"),
     "no choice": ({}, {"done": None}, "2 episodes end without an outcome (first at row 0): no done column"),
     "pairs": ({}, {"next_state": ["HR"]}, "next_state names 1 columns but state names 2"),
     "lonely": ({"id": list("abcde")}, {"done": None, "last": "drop"}, "no episode has two rows"),

@@ -176,7 +176,7 @@ def test_ordered_categories_keep_their_order(kind: str) -> None:
     ("how", "words"),
     [
         ({"action": ["drug", "dose"], "labels": ["iron", "none", "salt"]}, "labels name the actions of one column"),
-        ({"action": "dose", "actions": [Bins(), 3]}, "a list of something other than Bins"),
+        ({"action": "dose", "actions": [Bins(), 3]}, "actions"),
         ({"action": ["drug", "dose"], "actions": Discrete.of([0, 1])}, "holds labels"),
         ({"labels": ["iron", "none", "none"]}, "one is named twice"),
         ({"action": ["dose", "fluid"], "actions": Bins(count=40)}, "are too many to learn from; use fewer Bins"),

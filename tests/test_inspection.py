@@ -136,6 +136,7 @@ def test_an_id_that_never_recurs_is_nobodys() -> None:
     found = inspect(frame)
     assert found.choices["subject"] == "patient_id"
     assert fact(found, "row_id").note == "numbers the rows"
+    assert "platelets" in inspect(ward(platelets=np.arange(180) % 60)).choices["state"]
     assert fact(found, "id").note == "an id"
 
 
@@ -334,11 +335,14 @@ def test_no_patient_is_shown() -> None:
             assert word not in text.replace("secret_", ""), word
 
 
-def test_a_refusal_shows_no_dose() -> None:
-    frame = ward(dose=np.where(np.arange(180) % 2, 0.7712501, 0.77125))
-    found = inspect(frame)
-    assert "stands in Discrete twice" in found.trial.error
-    assert "0.77" not in found.trial.error
+@pytest.mark.parametrize("error", [CounterpointError("the action [0.77] is outside {0.77, 1}"), KeyError("0.77")])
+def test_a_refusal_shows_no_dose(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("counterpoint.data.inspection.Reader.read", refuse)
+    said = inspect(ward()).trial.error
+    assert said in ("the action […] is outside […]", "the loader failed with KeyError; please report it")
 
 
 def test_continuous_cuts_of_few_subjects_are_not_shown() -> None:
@@ -539,6 +543,15 @@ def test_two_dose_columns_are_a_product() -> None:
     assert copy.choices["action"] == ["dose", "vaso_dose"]
 
 
+def test_at_most_three_treatments_are_guessed() -> None:
+    rng = np.random.default_rng(0)
+    found = inspect(ward(hours=20, **{f"drug_{i}": rng.gamma(2, 1, 600) for i in range(4)}))
+    assert found.choices["action"] == ["dose", "drug_0", "drug_1"]
+    assert found.choices["bins"] == ["drug_0=3", "drug_1=3"]
+    assert problem(found, "'drug_2', 'drug_3' left out").flag == "--action NAME"
+    assert "drug_3" not in found.choices["state"]
+
+
 def test_doses_whose_combinations_are_too_many_are_cut() -> None:
     frame = ward(hours=40)
     frame["vaso"], frame["dose"] = np.arange(1200) % 11, np.arange(1200) // 11 % 7
@@ -607,8 +620,9 @@ def test_outcomes_marked_wrongly() -> None:
     found = inspect(frame.drop(columns="discharged"))
     assert problem(found, "true of 1 subject, but not on the last row").flag == "mark the last row too"
     assert problem(found, "1 row without a value in 'died'")
-    never = inspect(ward(died=0), done=["died"])
-    assert problem(never, "'died' is never true")
+    assert problem(inspect(ward(died=0), done=["died"]), "'died' is never true")
+    named = inspect(ward(), done=["sex"])
+    assert (named.outcomes[0].rows, problem(named, "'sex' is never true").flag) == (0, "--done NAME")
 
 
 def test_no_outcome_at_all() -> None:
@@ -703,7 +717,7 @@ def test_the_numbers_are_plain() -> None:
 
 
 def test_a_long_table_is_tried_on_some_subjects(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("counterpoint.data.inspection.TRIED", 60)
+    monkeypatch.setattr("counterpoint.data.inspection.TRIED", 70)
     found = inspect(ward())
     assert (found.records.rows, found.trial.sample, found.trial.rows) == (180, 60, 60)
     assert found.trial.subjects == 10

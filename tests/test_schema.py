@@ -26,8 +26,8 @@ PLAIN = Schema.of(["a", "b"], Discrete.of([0, 1]), ["dose"])
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Column(""), "is named ''"),
-        (lambda: Column(3), "is named 3"),
+        (lambda: Column(""), "name"),
+        (lambda: Column(3), "name=3"),
         (lambda: Column("x", ("a", "b", "a")), "'x' names a level twice"),
         (lambda: Schema.of(["a", "a"], PLAIN.actions), "two state columns are named 'a'"),
         (lambda: Schema.of(["a"], Discrete.one_hot(2), ["d", "d"]), "two action columns are named 'd'"),

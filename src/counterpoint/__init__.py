@@ -3,6 +3,7 @@
 from counterpoint.counterfactual import Augmenter
 from counterpoint.data.dataframe import from_dataframe
 from counterpoint.data.doses import ActionColumn, Bins
+from counterpoint.data.inspection import inspect
 from counterpoint.data.jobs import Job, Origin
 from counterpoint.data.reader import Reader
 from counterpoint.data.schema import Column, Fill, Schema
@@ -49,14 +50,14 @@ from counterpoint.version import VERSION
 __version__ = VERSION
 
 __all__ = [
-    "BCQ", "D3QN", "HIV", "MVE", "PETS", "STEVE", "ActionColumn", "Adversarial", "Augmenter", "Auto", "BiCoGAN", "Bins",
-    "Box", "Candidate", "CartPole", "Choice", "Column", "ConditionalBiCoGAN", "CounterpointError",
-    "CounterpointWarning", "DensitySCM", "Deterministic", "Discrete", "Fill", "Fresh",
-    "Gaussian", "GaussianDynamics", "General", "HIVResponse", "Job", "KnownSCM", "Likelihood", "Mixed", "Mixture",
-    "MixtureDynamics", "ModelSimulator", "Monitor", "Origin", "Outcome", "Own", "Planner", "Policy", "PolicyLearner",
-    "Pool", "Reader", "Rollout", "Rollouts", "Run", "SCMEnv", "Schedule", "Schema", "SkewedSpline", "Spline", "Task",
-    "TaskSimulator", "Transitions", "Tumour", "TumourResponse", "Verdict", "Ward", "check", "concatenate", "evaluate",
-    "from_dataframe", "load", "location_scale", "paper_arms", "random_policy", "read", "recommend", "simulate",
-    "trial_subset", "write",
+    "BCQ", "D3QN", "HIV", "MVE", "PETS", "STEVE", "ActionColumn", "Adversarial", "Augmenter", "Auto", "BiCoGAN",
+    "Bins", "Box", "Candidate", "CartPole", "Choice", "Column", "ConditionalBiCoGAN", "CounterpointError",
+    "CounterpointWarning", "DensitySCM", "Deterministic", "Discrete", "Fill", "Fresh", "Gaussian", "GaussianDynamics",
+    "General", "HIVResponse", "Job", "KnownSCM", "Likelihood", "Mixed", "Mixture", "MixtureDynamics",
+    "ModelSimulator", "Monitor", "Origin", "Outcome", "Own", "Planner", "Policy", "PolicyLearner", "Pool", "Reader",
+    "Rollout", "Rollouts", "Run", "SCMEnv", "Schedule", "Schema", "SkewedSpline", "Spline", "Task", "TaskSimulator",
+    "Transitions", "Tumour", "TumourResponse", "Verdict", "Ward", "check", "concatenate", "evaluate",
+    "from_dataframe", "inspect", "load", "location_scale", "paper_arms", "random_policy", "read", "recommend",
+    "simulate", "trial_subset", "write",
 ]  # fmt: skip
 """Also the classes that a saved artifact may name: what is exported here loads back."""

@@ -9,6 +9,7 @@ import tyro
 
 from counterpoint.commands.augment import Augment
 from counterpoint.commands.bench import Bench
+from counterpoint.commands.check import Check
 from counterpoint.commands.check_scm import CheckScm
 from counterpoint.commands.demo import Demo
 from counterpoint.commands.evaluate import Evaluate
@@ -22,7 +23,8 @@ from counterpoint.errors import CounterpointError
 from counterpoint.version import VERSION
 
 Command = (
-    Annotated[Simulate, tyro.conf.subcommand("simulate")]
+    Annotated[Check, tyro.conf.subcommand("check")]
+    | Annotated[Simulate, tyro.conf.subcommand("simulate")]
     | Annotated[Fit, tyro.conf.subcommand("fit")]
     | Annotated[Augment, tyro.conf.subcommand("augment")]
     | Annotated[Train, tyro.conf.subcommand("train")]
@@ -37,8 +39,8 @@ Command = (
 
 DESCRIPTION = """Counterfactual data augmentation and policy learning from logged decisions.
 
-Start with `counterpoint demo`. With a table of your own: fit, check-scm, augment, train, recommend, each with the
-same --run folder, or all of it with `counterpoint run`. `counterpoint COMMAND --help` explains a command."""
+Start with `counterpoint demo`. With a table of your own: check, then fit, check-scm, augment, train, recommend, each
+with the same --run folder, or all of it with `counterpoint run`. `counterpoint COMMAND --help` explains a command."""
 
 
 def main(arguments: list[str] | None = None) -> None:
