@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from counterpoint.data.jobs import pad
 from counterpoint.nets.conditional import ConditionalLaw
 from counterpoint.nets.laws import Gaussian
 from counterpoint.nets.likelihood import DEPARTURE, Likelihood, LikelihoodLearner, VariationPenalty, held_out_last
@@ -150,7 +151,13 @@ class TestLearner:
 
     def test_a_long_table_starts_from_its_first_rows(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("counterpoint.nets.likelihood.START_ROWS", 40)
+        started: list[int] = []
+        monkeypatch.setattr(
+            "counterpoint.nets.likelihood.pad",
+            lambda tables: started.extend(len(each["y"]) for each in tables) or pad(tables),
+        )
         fitted = learner([MANY], BRIEF, [0])
+        assert started == [40]
         torch.testing.assert_close(fitted.law.context.mean[0], fitted.context[fitted.learned[0][:40]].mean(0)[None])
         assert fitted.rows == fitted.kept[0] > 300
 
