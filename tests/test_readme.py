@@ -20,7 +20,7 @@ README = Path(__file__).parents[1] / "README.md"
 
 
 def patients(count: int = 300) -> pd.DataFrame:
-    """A stranger's log: string ids, timestamps with holes, missing values, yes/no and text columns, two doses, deaths."""
+    """A stranger's log: string ids, timestamps with holes, missing values, yes/no and text, two doses, deaths."""
     random, rows = np.random.default_rng(0), []
     for number in range(count):
         sex, age, on = random.choice(["f", "m"]), int(random.integers(30, 90)), int(random.random() < 0.2)
