@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -70,14 +71,15 @@ def stopwatch() -> Callable[[], dict[str, float]]:
     }
 
 
-def fit(rows: int, steps: str) -> dict[str, Any]:
+def fit(rows: int, steps: str, device: str = "cpu") -> dict[str, Any]:
     data, reports = log(rows, 1), []
     used = stopwatch()
     monitor = Monitor(report=lambda stage, done, total: reports.append((used()["seconds"], done)))
     schedule = replace(CAREFUL.schedule, steps=int(steps))
-    DensitySCM(likelihood=replace(CAREFUL, schedule=schedule)).fit(data, monitor=monitor)
+    DensitySCM(likelihood=replace(CAREFUL, schedule=schedule)).fit(data, monitor=monitor, device=device)
     first_steps = next(at for at, done in reports if done)
-    return {**used(), "first_report": reports[0][0], "first_steps": first_steps, "steps": reports[-1][1]}
+    told = {"first_report": reports[0][0], "first_steps": first_steps, "steps": reports[-1][1]}
+    return {"device": device, **used(), **told}
 
 
 def imagine(rows: int) -> dict[str, Any]:
@@ -118,11 +120,22 @@ def alone(stage: str, rows: int, *more: str) -> dict[str, Any]:
     return {"figure": stage, "rows": rows, **json.loads(ended.stdout.splitlines()[-1])}
 
 
-def measure(rows: int, streamed: int, steps: str) -> list[dict[str, Any]]:
+def measure(rows: int, streamed: int, steps: str, workers: int) -> list[dict[str, Any]]:
+    """Every figure; with two workers the streamed one beside the others."""
+    with ThreadPoolExecutor(workers) as pool:
+        others, flowing = pool.submit(in_memory, rows, steps), pool.submit(from_file_to_file, streamed)
+        return [*others.result(), flowing.result()]
+
+
+def in_memory(rows: int, steps: str) -> list[dict[str, Any]]:
     found = [alone("fit", rows // 10, steps), alone("fit", rows, steps), alone("imagine", rows)]
+    return [*found, alone("fit", rows, steps, "cuda")] if torch.cuda.is_available() else found
+
+
+def from_file_to_file(rows: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
-        alone("prepare", streamed, folder)
-        return [*found, alone("stream", streamed, folder)]
+        alone("prepare", rows, folder)
+        return alone("stream", rows, folder)
 
 
 def page(figures: list[dict[str, Any]], about: dict[str, Any], command: str) -> str:
@@ -143,6 +156,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--streamed", type=int, default=10_000_000)
+    parser.add_argument("--workers", type=int, default=1, help="figures taken at a time, each on a core of its own")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--stage", choices=STAGES)
     parser.add_argument("--steps", default=str(CAREFUL.schedule.steps), help="of a fit")
@@ -152,8 +166,9 @@ def main() -> None:
         found = STAGES[told.stage](told.rows, *told.more)
         print(json.dumps({**found, "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}))
         return
-    figures, about = measure(told.rows, told.streamed, told.steps), provenance()
-    text = page(figures, about, f"python benchmarks/scale.py --rows {told.rows} --streamed {told.streamed}")
+    figures, about = measure(told.rows, told.streamed, told.steps, told.workers), provenance()
+    words = f"--rows {told.rows} --streamed {told.streamed} --workers {told.workers}"
+    text = page(figures, about, f"python benchmarks/scale.py {words}")
     if told.out:
         told.out.write_text(text, encoding="utf-8")
     print(text)
