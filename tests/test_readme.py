@@ -51,7 +51,7 @@ def patients(count: int = 300) -> pd.DataFrame:
         "reward",
         "died",
     ]
-    table = pd.DataFrame(rows, columns=[*names, "reward", "died"])
+    table = pd.DataFrame(rows, columns=names)
     last = ~table["patient"].duplicated(keep="last")
     return table.assign(discharged=np.where(last & (table["died"] == "no"), "yes", "no"))
 

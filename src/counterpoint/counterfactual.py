@@ -74,6 +74,7 @@ class Augmenter:
         return int((~data.imagined & data.has_next).sum()) * min(self.alternatives or others, others)
 
     def _pieces(self, data: Transitions, model: Imaginer, task: Task, seed: int, theta: Theta) -> Iterator[Transitions]:
+        require(len(data) > 0, "the table has no rows to imagine others of; give some")
         factors = model.subjects(data) if isinstance(model, Model) and not theta.shape[1] else theta
         factors = factors.expand(len(data), -1)
         for number in range(max(-(-len(data) // PIECE), 1)):

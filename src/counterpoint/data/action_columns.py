@@ -78,7 +78,14 @@ def _bins_of(name: str, bins: tuple[Bins, ...]) -> Bins | None:
 
 def _numbers(columns: CheckedColumns, how: "Reader", needed: np.ndarray, space: ActionSpace | None) -> ReadActions:
     names = how.action
-    values = np.column_stack([columns.numbers(name, needed) for name in names]).astype(np.float32)
+    amounts = np.column_stack([columns.numbers(name, needed) for name in names])
+    values = amounts.astype(np.float32)
+    vanish = ((values == 0) & (amounts != 0) & needed[:, None]).any(0)
+    require(not vanish.any(), f"{quoted(names)} holds doses that single precision makes 0; change the unit")
+    merged = any(
+        len(np.unique(a[needed])) > len(np.unique(v[needed])) for a, v in zip(amounts.T, values.T, strict=True)
+    )
+    require(not merged, f"{quoted(names)} holds doses that single precision cannot tell apart; change the unit")
     values[~needed] = values[needed][0]  # Dropped rows may lack an action: any valid one keeps the row numbers right.
     space = _infer(values, names) if space is None else space
     features = torch.from_numpy(values)
@@ -138,6 +145,11 @@ def _codes(columns: CheckedColumns, column: ActionColumn, needed: np.ndarray) ->
     if column.labels:
         return np.where(needed, columns.places(column.name, list(column.labels), needed)[0], 0)
     amounts = columns.numbers(column.name, needed)
+    negative = needed & (amounts < 0)
+    if column.zero and negative.any():
+        raise CounterpointError(
+            f"column '{column.name}' has a negative dose at row {negative.argmax()}, below no dose; correct the row"
+        )
     codes = np.where(needed, column.codes(np.where(needed, amounts, 0.0)), 0)
     if (codes < 0).any():
         raise CounterpointError(

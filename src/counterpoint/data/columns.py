@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 TEXT_SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 LARGEST = float(np.finfo(np.float32).max)
 """Larger numbers are infinite in single precision."""
+WHOLE = 2.0**53
+"""Not every larger whole number is one in double precision."""
 DATES = ("ISO8601", "%m/%d/%Y", "%m/%d/%Y %H:%M", "%m/%d/%Y %H:%M:%S", "%m/%d/%y %H:%M")
 WORDS = {
     **dict.fromkeys(("yes", "y", "true", "t", "1", "died", "dead", "deceased", "expired"), True),
@@ -136,20 +138,22 @@ class CheckedColumns:
             _refuse_text(name, column.to_pylist())
         values = _float64(column)
         _check_finite(name, np.abs(values) > LARGEST)
+        _check_whole(name, np.abs(values) > WHOLE, str(column.type))
         return values
 
     def times(self, name: str) -> "Times":
         """Numbers as they are, dates and times as microseconds, so that no two moments become one by rounding."""
         import pyarrow as pa
 
-        column = self.arrow(name)
+        column, note = self.arrow(name), ""
         check_missing(name, column.is_null(nan_is_null=True).to_numpy(zero_copy_only=False))
         if _is_text(column.type):
+            note = _month_first(name, column.unique().to_pylist())
             column = _dates(name, column)
             check_missing(name, column.is_null().to_numpy(zero_copy_only=False))
         if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
-            exact = column.cast(pa.timestamp("ns"), safe=False).cast(pa.int64()).to_numpy()
-            return Times(exact, 1e9)
+            exact = _nanoseconds(name, column)
+            return Times(exact, 1e9, note)
         if pa.types.is_duration(column.type):
             return Times(column.cast(pa.duration("ns"), safe=False).cast(pa.int64()).to_numpy(), 1e9)
         if pa.types.is_integer(column.type):
@@ -195,8 +199,8 @@ class CheckedColumns:
         encoded = column.dictionary_encode()
         labels = encoded.dictionary.to_pylist()
         indices = encoded.indices.fill_null(-1).to_numpy()
-        blank = np.array([label == "" or label != label for label in labels] + [True])  # The last is index -1.
-        check_missing(name, _among(blank[indices], needed))
+        blank = np.array([str(label).strip() == "" or label != label for label in labels] + [True])
+        check_missing(name, _among(blank[indices], needed))  # Index -1 is the last.
         used = np.unique(indices if needed is None else indices[needed])
         order = sorted(used.tolist(), key=labels.__getitem__)
         rank = np.zeros(len(labels) + 1, dtype=np.int64)
@@ -234,6 +238,8 @@ class Times:
 
     values: np.ndarray
     per_second: float | None
+    note: str = ""
+    """What was taken for granted."""
 
 
 def _label(name: str, value: Any) -> str:
@@ -251,11 +257,10 @@ def _dates(name: str, column: "pa.Array") -> "pa.Array":
     texts = pd.Series(column.to_pylist(), dtype="str")
     for form in DATES:
         try:
-            moments = pd.to_datetime(texts, format=form)
+            moments = pd.to_datetime(texts, format=form, utc=True)
         except (ValueError, TypeError, OverflowError):
             continue
-        utc = moments.dt.tz_convert(None) if moments.dt.tz is not None else moments
-        return pa.array(utc.to_numpy().astype("datetime64[ns]"))
+        return pa.array(moments.dt.tz_convert(None).to_numpy())
     raise CounterpointError(
         f"column '{name}' holds text that is no date; write 2024-01-31 13:00 or 01/31/2024 13:00, or use numbers"
     )
@@ -270,9 +275,27 @@ def _check_text(name: str, column: "pa.Array") -> None:
         raise CounterpointError(f"column '{name}' holds bytes that are no text; write the file again") from None
 
 
+def _month_first(name: str, texts: list[str]) -> str:
+    """What is said of dates none of which tells the month from the day."""
+    if not all(re.match(r"(0?\d|1[0-2])/(0?\d|1[0-2])/", text) for text in texts):
+        return ""
+    return f"column '{name}' holds dates such as 03/04/2024, read as month/day/year; write 2024-03-04 to be sure"
+
+
+def _nanoseconds(name: str, column: "pa.Array") -> np.ndarray:
+    import pyarrow as pa
+
+    try:
+        return column.cast(pa.timestamp("ns")).cast(pa.int64()).to_numpy()
+    except pa.ArrowInvalid:
+        raise CounterpointError(
+            f"column '{name}' holds dates before 1678 or after 2262, perhaps placeholders; correct or drop those rows"
+        ) from None
+
+
 def _is_number(text: str) -> bool:
     try:
-        float(text)
+        float(text.replace(",", "").replace(" ", ""))
     except ValueError:
         return False
     return True
@@ -327,6 +350,15 @@ def _check_finite(name: str, infinite: np.ndarray) -> None:
         raise CounterpointError(
             f"column '{name}' has {infinite.sum()} infinite or too large values (first at row {infinite.argmax()});"
             " replace or drop them before loading"
+        )
+
+
+def _check_whole(name: str, large: np.ndarray, kind: str) -> None:
+    """Whole numbers whose last digits double precision would lose: ids, hashes, nanoseconds."""
+    if large.any() and "int" in kind:
+        raise CounterpointError(
+            f"column '{name}' has {large.sum()} whole numbers beyond 2**53 (first at row {large.argmax()}), which lose"
+            " their last digits; subtract an offset, or leave the column out"
         )
 
 
@@ -405,7 +437,7 @@ def read_guarded(path: Path, readers: dict[str, Callable[[], Any]], encoding: st
         return readers[kind_of(path)]()
     except CounterpointError:
         raise
-    except (pa.ArrowException, ValueError, KeyError, LookupError) as error:
+    except (pa.ArrowException, ValueError, KeyError, LookupError, RecursionError) as error:
         if "UTF8" in str(error) or (isinstance(error, UnicodeError | LookupError) and not isinstance(error, KeyError)):
             raise CounterpointError(
                 f"{path} is not text in {encoding}; pass encoding='latin-1' or whatever it was written in"

@@ -68,8 +68,8 @@ def from_dataframe(
     Rows of an episode are one `step` apart (a number, or "4h" for dates; the commonest distance where none is given).
     Where they are not, `gaps` must say: `"cut"` stops the episode there, `"bridge"` takes the rows as consecutive.
 
-    Text, categorical and 0/1 columns of the state are categories, others numbers; `categorical` (names, or a mapping from
-    name to levels in their order) and `numeric` declare otherwise. `units` go with the table to models and policies.
+    Text, categorical and 0/1 columns of the state are categories, others numbers; `categorical` (names, or a mapping
+    from name to levels in their order) and `numeric` declare otherwise. `units` go with the table to all made of it.
 
     Missing values of the state are refused, unless `missing` says how they are filled: values at most `carry_forward`
     steps old are carried forward, then the training subjects' `"median"`, `"mean"` or a `"linear"` regression on the

@@ -36,7 +36,7 @@ class Layout:
     episode: np.ndarray
     step: np.ndarray
     elapsed: np.ndarray
-    """Steps since the subject's row before, as the clock has it; 0 for a subject's first row."""
+    """Steps since the row before, as the clock has it; infinite for the first row of a subject or an episode."""
     length: str
     """The length of a step, as `step` takes it."""
     left_out: np.ndarray
@@ -75,7 +75,8 @@ def lay_out(columns: CheckedColumns, how: "Reader") -> Layout:
     moment, shift = columns.times(how.time), not how.next_state
     order, opens = _sorted(columns, codes, moment, how)
     outcome, stopped = _marks(columns, order, codes[order], how)
-    elapsed, jumps, length, notes = _gaps(moment, order, codes[order], opens, how, shift)
+    ended = np.r_[False, ((outcome >= 0) | stopped)[:-1]]
+    elapsed, jumps, length, notes = _gaps(moment, order, opens, ended, how, shift)
     start = opens | jumps | np.r_[True, ((outcome >= 0) | stopped)[:-1]]
     end = np.r_[start[1:], True]
     unmarked = end & (outcome < 0) & ~stopped
@@ -85,7 +86,7 @@ def lay_out(columns: CheckedColumns, how: "Reader") -> Layout:
     ended = unmarked & (how.last == "terminal")
     outcome = np.where(ended, len(how.done), outcome)
     outcomes = [*how.done, *(["ended"] if how.done and ended.any() else [])] or ["terminated"]
-    left_out = unmarked & (how.last == "truncate") & shift
+    left_out = (stopped | (unmarked & (how.last == "truncate"))) & shift & ~np.r_[jumps[1:], False]
     stopped = stopped | (unmarked & (how.last == "truncate"))
     keep = ~((unmarked & (how.last == "drop")) | (stopped & shift))
     _check_kept(keep)
@@ -93,7 +94,7 @@ def lay_out(columns: CheckedColumns, how: "Reader") -> Layout:
     marked = np.r_[stopped[1:] & ~start[1:], False] if shift else stopped
     number = np.cumsum(start) - 1
     step = np.arange(len(order)) - np.flatnonzero(start)[number]
-    notes += _vanished(codes[order], keep)
+    notes += [*([moment.note] if moment.note else []), *_vanished(codes[order], keep)]
     whose = (codes[order], names, number, step, elapsed, length)
     return Layout(order, keep, end, outcome, outcomes, marked, *whose, left_out, notes)
 
@@ -143,16 +144,16 @@ def _ends(name: str, flag: np.ndarray, subject: np.ndarray, how: "Reader") -> np
 
 
 def _gaps(
-    moment: Times, order: np.ndarray, subject: np.ndarray, opens: np.ndarray, how: "Reader", shift: bool
+    moment: Times, order: np.ndarray, opens: np.ndarray, ended: np.ndarray, how: "Reader", shift: bool
 ) -> tuple[np.ndarray, np.ndarray, str, list[str]]:
     """Steps since the row before, where a step is missing, how long one is, and what was done about it."""
-    apart = np.diff(moment.values[order], prepend=moment.values[order][:1]).astype(float)
-    inside, none = ~opens, np.zeros(len(order), dtype=bool)
+    apart = _apart(moment, order)
+    inside, none = ~opens & ~ended, np.zeros(len(order), dtype=bool)
     if not inside.any():
-        return none.astype(float), none, how.step, []
+        return np.where(opens, np.inf, apart), none, how.step, []
     length = _step(apart[inside], moment, how)
     step = _said(length, moment)
-    elapsed = np.where(changes(subject), 0.0, apart / length)
+    elapsed = np.where(opens, np.inf, apart / length)
     jumps = inside & (np.abs(elapsed - 1) > REGULAR) & shift
     if not jumps.any():
         return elapsed, none, step, []
@@ -166,10 +167,17 @@ def _gaps(
     return elapsed, jumps if how.gaps == "cut" else none, step, [f"{what} and {done}"]
 
 
+def _apart(moment: Times, order: np.ndarray) -> np.ndarray:
+    """Distance to the row before; whole numbers are subtracted as such, in a type that holds the difference."""
+    values = moment.values[order]
+    values = values.astype(np.int64) if values.dtype.kind in "iu" else values
+    return np.diff(values, prepend=values[:1]).astype(float)
+
+
 def elapsed_steps(moment: Times, order: np.ndarray, subject: np.ndarray, step: str) -> np.ndarray:
-    """Steps of a known length since the subject's row before; 0 for its first."""
-    apart = np.diff(moment.values[order], prepend=moment.values[order][:1]).astype(float)
-    return np.where(changes(subject), 0.0, apart / _given_step(step, moment)) if step else np.zeros(len(order))
+    """Steps of a known length since the subject's row before; infinite for its first."""
+    apart = _apart(moment, order)
+    return np.where(changes(subject), np.inf, apart / _given_step(step, moment) if step else apart)
 
 
 def _step(apart: np.ndarray, moment: Times, how: "Reader") -> float:
@@ -182,16 +190,21 @@ def _step(apart: np.ndarray, moment: Times, how: "Reader") -> float:
 
 
 def _given_step(step: str, moment: Times) -> float:
-    import pandas as pd
-
     try:
-        length = float(step) if moment.per_second is None else pd.Timedelta(step).total_seconds() * moment.per_second
+        bare = moment.per_second is not None and step.replace(".", "", 1).isdigit()
+        length = float("nan") if bare else _length(step, moment)
     except (ValueError, TypeError):
         length = float("nan")
     if not 0 < length < float("inf"):
         form = "a number above 0" if moment.per_second is None else "a duration such as 4h or 30min"
         raise CounterpointError(f"step={step!r} is not a length of time here; give {form}")
     return length
+
+
+def _length(step: str, moment: Times) -> float:
+    import pandas as pd
+
+    return float(step) if moment.per_second is None else pd.Timedelta(step).total_seconds() * moment.per_second
 
 
 def _said(length: float, moment: Times) -> str:

@@ -26,7 +26,7 @@ def carried(values: np.ndarray, subject: np.ndarray, elapsed: np.ndarray, limit:
     """The columns with values at most `limit` steps old carried forward within a subject; rows are in time's order."""
     if not limit:
         return values
-    clock = np.cumsum(np.where(changes(subject), limit + 1.0, elapsed))
+    clock = np.cumsum(np.where(np.isinf(elapsed), limit + 1.0, elapsed))  # Nothing is carried where time begins again.
     filled = values.copy()
     for column in filled.T:
         seen = np.maximum.accumulate(np.where(np.isnan(column), -1, np.arange(len(column))))
@@ -35,13 +35,19 @@ def carried(values: np.ndarray, subject: np.ndarray, elapsed: np.ndarray, limit:
     return filled
 
 
-def own_value(column: np.ndarray, subject: np.ndarray) -> np.ndarray | None:
-    """Each subject's one known value on all its rows; none where a subject has two."""
+def steady(values: np.ndarray, subject: np.ndarray) -> np.ndarray:
+    """Which columns never change within a subject: some subject has two values of it, and none has two different."""
     first = np.flatnonzero(changes(subject))
-    low, high = np.fmin.reduceat(column, first), np.fmax.reduceat(column, first)
-    if not (np.isnan(low) | (low == high)).all():
-        return None
-    return low[np.cumsum(changes(subject)) - 1]
+    low, high = np.fmin.reduceat(values, first, 0), np.fmax.reduceat(values, first, 0)
+    twice = np.add.reduceat((~np.isnan(values)).astype(int), first, 0) > 1
+    return (np.isnan(low) | (low == high)).all(0) & twice.any(0)
+
+
+def own_value(column: np.ndarray, subject: np.ndarray) -> np.ndarray:
+    """The column with each subject's known value where one is missing."""
+    first = np.flatnonzero(changes(subject))
+    own = np.fmin.reduceat(column, first)[np.cumsum(changes(subject)) - 1]
+    return np.where(np.isnan(column), own, column)
 
 
 def learn_fills(columns: Sequence[Column], values: np.ndarray, method: Method) -> list[Fill | None]:

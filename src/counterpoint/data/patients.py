@@ -39,7 +39,7 @@ def read_patients(table: Any, schema: Schema) -> Patients:
     subject, names, order, elapsed = _in_order(columns, reader)
     values = np.column_stack([encoded(columns, column) for column in named])[order]
     missing = np.isnan(values)
-    whole = filled(named, carry(values, subject, elapsed, reader), order)
+    whole = filled(named, carry(values, subject, elapsed, reader, [column.static for column in named]), order)
     last = np.r_[changes(subject)[1:], True]
     masks = [[column.name for column in named].index(column.mask_of) for column in schema.states if column.mask_of]
     state = np.column_stack([whole, *missing[:, masks].T.astype(float)])[last]

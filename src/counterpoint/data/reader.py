@@ -11,7 +11,7 @@ from counterpoint.data.action_columns import read_actions
 from counterpoint.data.columns import CheckedColumns, check_missing, open_table, quoted
 from counterpoint.data.doses import Bins
 from counterpoint.data.layout import Layout, lay_out
-from counterpoint.data.missing import Method, carried, filled, learn_fills, own_value
+from counterpoint.data.missing import Method, carried, filled, learn_fills, own_value, steady
 from counterpoint.data.schema import Column, Schema
 from counterpoint.data.spaces import ActionSpace, Box
 from counterpoint.data.state_columns import read_states
@@ -66,6 +66,7 @@ class Reader:
             bool(self.state and self.action), "no state or no action column was named; pass state=['…'], action='…'"
         )
         for names in (self.state, self.action, self.next_state, self.labels):
+            require("" not in names, "a column without a name is asked for; name columns as the table does")
             require(len(set(names)) == len(names), f"{quoted(names)}: one is named twice; name each once")
         require(
             len(self.next_state) in (0, len(self.state)),
@@ -74,6 +75,10 @@ class Reader:
         require(
             not (self.bins and self.labels),
             f"column '{self.action[0]}' cannot have both bins, for amounts, and labels, for words; leave one away",
+        )
+        require(
+            self.outcome is None or bool(self.done),
+            f"outcome='{self.outcome}' says how done is read, and no done is named; name it or leave outcome away",
         )
         self._check_declared()
 
@@ -142,7 +147,9 @@ class Reader:
         values = values[layout.order]
         missing = np.isnan(values)
         if missing.any():
-            values = carry(values, layout.subject, layout.elapsed, self)
+            learned = values[training[layout.order]], layout.subject[training[layout.order]]
+            still = steady(*learned) if like is None else [column.static for column in states]
+            values = carry(values, layout.subject, layout.elapsed, self, still)
         if like is None:
             fills = learn_fills(states, values[training[layout.order]], self.missing)
             states = [replace(column, fill=fill) for column, fill in zip(states, fills, strict=True)]
@@ -174,14 +181,13 @@ class Reader:
         )
 
 
-def carry(values: np.ndarray, subject: np.ndarray, elapsed: np.ndarray, how: Reader) -> np.ndarray:
+def carry(
+    values: np.ndarray, subject: np.ndarray, elapsed: np.ndarray, how: Reader, still: Sequence[bool] | np.ndarray
+) -> np.ndarray:
     """The last value seen, if it is fresh enough; a column that never changes takes the subject's own value."""
-    values = carried(values, subject, elapsed, how.carry_forward)
-    for place in np.flatnonzero(np.isnan(values).any(0)) if how.missing != "refuse" else ():
-        own = own_value(values[:, place], subject)
-        if own is not None:
-            values = values.copy()
-            values[:, place] = own
+    values = carried(values, subject, elapsed, how.carry_forward).copy()
+    for place in np.flatnonzero(np.isnan(values).any(0) & np.array(still)) if how.missing != "refuse" else ():
+        values[:, place] = own_value(values[:, place], subject)
     return values
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from counterpoint.errors import CounterpointError, require
-from counterpoint.settings import check_settings
+from counterpoint.settings import check_settings, checked
 
 TOLERANCE = 1e-5
 LARGEST = 1e30
@@ -28,13 +28,16 @@ class Discrete:
     values: tuple[tuple[float, ...], ...]
 
     def __post_init__(self) -> None:
+        check_settings(self)
         _check_values(self.values)
 
     @classmethod
+    @checked
     def of(cls, values: "list[float] | tuple[float, ...]") -> "Discrete":
         return cls(tuple((_number(value),) for value in values))
 
     @classmethod
+    @checked
     def one_hot(cls, count: int) -> "Discrete":
         require(isinstance(count, int) and count > 0, f"{count} treatments; give a whole number of 1 or more")
         return cls(tuple(tuple(float(i == j) for j in range(count)) for i in range(count)))

@@ -8,12 +8,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from counterpoint.artifacts import recipe_hash, tensors_hash
+from counterpoint.artifacts import device_of, recipe_hash, tensors_hash
 from counterpoint.data.schema import Schema, agree, numbered
 from counterpoint.data.spaces import ActionSpace
 from counterpoint.errors import CounterpointError, require
 from counterpoint.seeding import generator
-from counterpoint.settings import checked
+from counterpoint.settings import Positive, checked
 
 GOES_ON = -1
 """The outcome of a row that does not end its episode with one."""
@@ -95,6 +95,8 @@ class Transitions:
         """
         _check_field("state", state, len(state) if isinstance(state, Tensor) and state.ndim else 0)
         _check_field("action", action, len(state))
+        _check_field("next_state", next_state, len(state))
+        require(next_state.shape == state.shape, "next_state has other columns than state; give the same")
         _check_field("truncated", terminated, len(state))
         _check_field("subject", subject, len(state))
         count = len(state)
@@ -162,7 +164,7 @@ class Transitions:
         return self if bool(self.has_next.all()) else self[self.has_next]
 
     @checked
-    def windows(self, length: int) -> Windows:
+    def windows(self, length: Positive) -> Windows:
         """Every run of `length` consecutive steps of one subject and episode, real rows only (paper, section 3.2)."""
         real = (~self.imagined).nonzero()[:, 0]
         order = real[_lexsort(self.subject[real], self.episode[real], self.step[real])]
@@ -175,7 +177,8 @@ class Transitions:
 
     @checked
     def to(self, device: torch.device | str) -> "Transitions":
-        return replace(self, **{name: getattr(self, name).to(device) for name in COLUMNS})
+        there = device_of(str(device))
+        return replace(self, **{name: getattr(self, name).to(there) for name in COLUMNS})
 
     @checked
     def split(self, held_out: float, seed: int = 0) -> "tuple[Transitions, Transitions]":

@@ -11,7 +11,7 @@ from counterpoint.data.shapes import Theta
 from counterpoint.errors import require
 from counterpoint.policies.base import Policy
 from counterpoint.seeding import derive, generator
-from counterpoint.settings import checked
+from counterpoint.settings import Count, checked
 from counterpoint.simulation.rollout import Actor, Rollout, TaskSimulator
 from counterpoint.tasks.base import KnownSCM, check_task
 
@@ -22,7 +22,7 @@ def evaluate(
     task: KnownSCM,
     trials: int = 10,
     seed: int = 0,
-    horizon: int = 0,
+    horizon: Count = 0,
     theta: Theta = NO_THETA,
 ) -> Float[Tensor, " n"]:
     """The return of one policy in every trial, cut at the task's horizon unless another is given."""

@@ -13,7 +13,7 @@ from typing import Literal
 from torch import nn
 
 from counterpoint.artifacts import device_of
-from counterpoint.data.jobs import Job, Padded, fitting_table, identity, pad
+from counterpoint.data.jobs import Job, Padded, check_numeric, fitting_table, identity, pad
 from counterpoint.nets.monotone import DiagonalGenerator, PaperGenerator
 from counterpoint.nets.stacked import StackedMLP, initialise
 from counterpoint.nets.training import Monitor, Schedule, train
@@ -159,6 +159,8 @@ class ConditionalBiCoGAN(AdversarialSCM):
 
 def standardised(mechanism: AdversarialMechanism, jobs: Sequence[Job]) -> Padded:
     """What is learned from, context and target; the mechanism takes up their mean and standard deviation."""
+    for job in jobs:
+        check_numeric(job.data)
     tables = [fitting_table(job) for job in jobs]
     targets = [mechanism.target_of(table["state"], table["next_state"]) for table in tables]
     padded = pad([{"context": t["context"], "target": y} for t, y in zip(tables, targets, strict=True)])

@@ -25,7 +25,7 @@ from counterpoint.nets.training import Schedule
 from counterpoint.scm.base import StructuralMechanism
 from counterpoint.scm.inversion import invert
 from counterpoint.seeding import generator
-from counterpoint.settings import Positive, Rate, Share, Weight, check_settings
+from counterpoint.settings import Positive, Share, Weight, check_settings
 
 SETTLING = 4096
 """Rows, drawn with return, from which the final batch-norm statistics are taken."""
@@ -101,7 +101,7 @@ class Adversarial:
     """Length and learning-rate schedule."""
     batch: Positive
     """Rows in each half of a minibatch; the same rows stand in both halves."""
-    learning_rate: Rate
+    learning_rate: Weight
     """Adam's learning rate, for all three networks."""
     betas: tuple[Share, Share]
     """Adam's averaging of gradients and of their squares."""

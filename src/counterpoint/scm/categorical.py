@@ -73,12 +73,14 @@ class CategoricalLaw(nn.Module):
         columns = zip(
             self.log_probabilities(context), y.long().unbind(-1), exponentials.split(self.counts, -1), strict=True
         )
-        return torch.cat([posterior_gumbels(p, seen, x.expand_as(p)) for p, seen, x in columns], -1)
+        gumbels = [posterior_gumbels(p, seen, x.expand_as(p)) for p, seen, x in columns]
+        return torch.cat([context[..., :0], *gumbels], -1)  # There may be no column: a category may never change.
 
     def predict(self, context: Float[Tensor, "k n c"], noise: Float[Tensor, "k n g"]) -> Float[Tensor, "k n d"]:
         """The code that wins in every column."""
         columns = zip(self.log_probabilities(context), noise.split(self.counts, -1), strict=True)
-        return torch.stack([(log_p + gumbel).argmax(-1) for log_p, gumbel in columns], -1).to(noise)
+        winners = [(log_p + gumbel).argmax(-1, keepdim=True).to(noise) for log_p, gumbel in columns]
+        return torch.cat([noise[..., :0], *winners], -1)
 
 
 def vote(predictions: Float[Tensor, "m n"], count: int) -> Float[Tensor, " n"]:

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from counterpoint.data.jobs import Job, context
-from counterpoint.errors import CounterpointError
+from counterpoint.errors import CounterpointError, require
 from counterpoint.model import Mechanism, Model, ModelRecipe
 from counterpoint.nets.stacked import stack, with_weights
 from counterpoint.scm.base import StructuralCausalModel
@@ -39,6 +39,7 @@ class ModelSimulator:
 
     @checked
     def __init__(self, models: Sequence[Model]) -> None:
+        require(len(models) > 0, "there are no models to simulate; give at least one")
         self.models, self.device = list(models), models[0].device
         self.members = models[0].mechanism.members
         places: dict[ModelRecipe, list[int]] = {}
