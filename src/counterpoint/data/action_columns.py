@@ -52,7 +52,7 @@ def read_actions(
 
 def _alike(columns: CheckedColumns, how: "Reader", needed: np.ndarray, like: Schema) -> ReadActions:
     if like.doses:
-        return coded_actions(columns, list(like.doses), needed)
+        return coded_actions(columns, list(like.doses), needed, like.actions)
     read = _labelled(columns, how, needed) if how.labels else _numbers(columns, how, needed, like.actions)
     return ReadActions(read.features, like.actions, like.action_names)
 
@@ -108,7 +108,8 @@ def _labelled(columns: CheckedColumns, how: "Reader", needed: np.ndarray) -> Rea
     names = (name,) if space.width == 1 else tuple(f"{name}_{i}" for i in range(space.width))
     if space == Discrete.one_hot(space.count):
         names = tuple(f"{name}={label}" for label in how.labels)
-    return ReadActions(space.features(torch.from_numpy(codes)), space, names)
+    said = ActionColumn(name, labels=how.labels)
+    return ReadActions(space.features(torch.from_numpy(codes)), space, names, (said,))
 
 
 def _column(
@@ -131,12 +132,14 @@ def _column(
     return ActionColumn(name, doses=tuple(map(float, distinct)))
 
 
-def coded_actions(columns: CheckedColumns, coded: list[ActionColumn], needed: np.ndarray) -> ReadActions:
-    """Every column's value as a code, and the codes together as one action of the product."""
+def coded_actions(
+    columns: CheckedColumns, coded: list[ActionColumn], needed: np.ndarray, space: ActionSpace | None = None
+) -> ReadActions:
+    """Every column's value as a code, and the codes together as one action of the product or of a given space."""
     index = np.zeros(len(columns), dtype=np.int64)
     for column in coded:
         index = index * column.count + _codes(columns, column, needed)
-    space = product_space(coded)
+    space = space if isinstance(space, Discrete) else product_space(coded)
     names = tuple(name for column in coded for name in column.feature_names())
     return ReadActions(space.features(torch.from_numpy(index)), space, names, tuple(coded))
 

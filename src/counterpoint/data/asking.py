@@ -69,7 +69,8 @@ def _of_tensor(question: Tensor, what: str) -> Asked:
 def _of_array(question: Any, what: str) -> Asked:
     try:
         array = np.asarray(question)
-        numbers = array.astype(np.float32) if array.dtype.kind in "iufO" else None
+        with np.errstate(over="ignore"):
+            numbers = array.astype(np.float32) if array.dtype.kind in "iufO" else None
     except (ValueError, TypeError):
         numbers = None
     if numbers is None or numbers.ndim > 2:
@@ -172,7 +173,7 @@ def ask_actions(question: Any, schema: Schema, rows: int, what: str = "action") 
     asked = _chosen(question, schema, what)
     values = asked.values
     if len(values) == 1 != rows:
-        values = values.expand(rows, -1)
+        asked, values = _for_all(question, asked), values.expand(rows, -1)
     if len(values) != rows:
         raise CounterpointError(f"{len(values)} actions for {rows} rows; give one for each row, or one for all")
     if not bool(values.isfinite().all()):
@@ -183,6 +184,16 @@ def ask_actions(question: Any, schema: Schema, rows: int, what: str = "action") 
     return replace(asked, values=values)
 
 
+def _for_all(question: Any, asked: Asked) -> Asked:
+    """One action for many rows: the answer has a row for each, in a table where the question had names."""
+    if asked.table is None:
+        return Asked(asked.values, lambda x, _: _restack(question, x))
+    import narwhals as nw
+
+    named = open_table(question, []).frame.implementation if not isinstance(question, Mapping) else "pandas"
+    return _by_name(asked.values, lambda data: nw.from_dict(data, backend=named).to_native())
+
+
 def _chosen(question: Any, schema: Schema, what: str) -> Asked:
     columns = [Column(name) for name in schema.action_names]
     if isinstance(question, str):
@@ -190,13 +201,20 @@ def _chosen(question: Any, schema: Schema, what: str) -> Asked:
     is_frame = not isinstance(question, Tensor | np.ndarray | list | tuple | int | float | np.number)
     if is_frame and schema.doses:
         return _by_doses(question, schema)
-    if isinstance(question, list | tuple | np.ndarray) and len(question) and isinstance(question[0], str):
-        return Asked(_by_label(list(question), schema), lambda x, _: x.tolist())
+    words = _words(question)
+    if words:
+        return Asked(_by_label(words, schema), lambda x, _: x.tolist())
     asked = _numbers(question, columns, what)
     flat = asked.values.shape[0] == 1 != asked.values.shape[1] and schema.actions.width == 1
     if flat:  # One dose a row, as a flat list.
         return Asked(asked.values.T, lambda x, c: _restack(question, x))
     return asked
+
+
+def _words(question: Any) -> list[str]:
+    """A list of labels; empty where the question is anything else."""
+    several = isinstance(question, list | tuple) or (isinstance(question, np.ndarray) and question.ndim == 1)
+    return list(question) if several and len(question) and isinstance(question[0], str) else []
 
 
 def _restack(question: Any, x: Tensor) -> Any:
@@ -217,7 +235,8 @@ def _by_doses(question: Any, schema: Schema) -> Asked:
     if isinstance(question, Mapping) or _is_series(question):
         import pandas as pd
 
-        question = pd.DataFrame([dict(question)])
+        single = all(np.ndim(value) == 0 for value in dict(question).values())
+        question = pd.DataFrame([dict(question)] if single else dict(question))
     table = open_table(question, [column.name for column in schema.doses])
-    features = coded_actions(table, list(schema.doses), np.ones(len(table), dtype=bool)).features
+    features = coded_actions(table, list(schema.doses), np.ones(len(table), dtype=bool), schema.actions).features
     return replace(_of_frame(question, [], "action"), values=features)

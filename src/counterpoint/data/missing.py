@@ -100,7 +100,8 @@ def filled(columns: Sequence[Column], values: np.ndarray, known_rows: np.ndarray
         if column.fill is None:
             check_missing(column.name, _in_table(missing[:, i], known_rows))
         else:
-            line = around @ np.array(column.fill.weights) if column.fill.weights else 0.0
+            weights = np.array(column.fill.weights)  # Columns of masks come last and have none.
+            line = around[:, : len(weights)] @ weights if len(weights) else 0.0
             whole[:, i] = np.where(missing[:, i], centre[i] + line, values[:, i])
     return whole
 

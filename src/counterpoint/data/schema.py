@@ -120,12 +120,23 @@ def numbered(what: str, count: int) -> tuple[str, ...]:
 def agree(mine: Schema, other: Schema, me: str = "model", they: str = "table") -> None:
     """Raise one line where two things that meet speak of different columns, units or actions."""
     agree_on_states(mine.states, other.states, me, they)
+    _agree_on_doses(mine, other, me, they)
     agree_on_actions(mine.actions, other.actions, me, they)
     require(
         mine.action_names == other.action_names or _unnamed(mine.action_names) or _unnamed(other.action_names),
         f"the action columns of the {me} are {listed(mine.action_names)} and those of the {they}"
         f" {listed(other.action_names)}; use one log for both",
     )
+
+
+def _agree_on_doses(mine: Schema, other: Schema, me: str, they: str) -> None:
+    """Units that were declared for action columns."""
+    units, others = (dict(getattr(schema.reader, "units", ())) for schema in (mine, other))
+    for name in units.keys() & others.keys():
+        require(
+            units[name] == others[name],
+            f"column '{name}' is in {units[name]} in the {me} and in {others[name]} in the {they}; convert one of them",
+        )
 
 
 def agree_on_states(mine: Sequence[Column], other: Sequence[Column], me: str, they: str) -> None:

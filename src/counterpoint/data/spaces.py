@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -155,8 +154,8 @@ def _check_values(values: tuple[tuple[float, ...], ...]) -> None:
     )
     wrong = [row for row in rows if not all(math.isfinite(x) and abs(x) < LARGEST for x in row)]
     require(not wrong, f"action {wrong[:1]} of Discrete is not finite; give finite numbers")
-    ranked = sorted(rows)
-    close = [a for a, b in pairwise(ranked) if _alike(a, b)]
+    apart = torch.cdist(*[torch.tensor(rows, dtype=torch.double)] * 2, p=float("inf")).fill_diagonal_(torch.inf)
+    close = [row for row, least in zip(rows, apart.amin(1).tolist(), strict=True) if least <= TOLERANCE]
     require(not close, f"action {close[:1]} stands in Discrete twice, or too close to another; name each once")
 
 

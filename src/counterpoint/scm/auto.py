@@ -60,7 +60,8 @@ class Choice(SCMRecipe):
         self, jobs: Sequence[Job], monitor: Monitor = Monitor(), device: str = "cpu"
     ) -> list[StructuralCausalModel]:
         """Fit the recipe that was taken; nothing is compared again."""
-        return [model.with_recipe(self) for model in self.took.fit_many(jobs, monitor, device)]
+        fitted = self.took.fit_many(jobs, monitor, device)
+        return [model.with_recipe(replace(self, took=model.recipe)) for model in fitted]
 
     @property
     def structure(self) -> SCMRecipe:
@@ -93,7 +94,7 @@ class Auto(SCMRecipe):
             mine = [i for i, choice in enumerate(choices) if choice.took is recipe]
             if mine:
                 fitted = recipe.fit_many([jobs[i] for i in mine], monitor.stage(f"taken{number}"), device)
-                models |= {i: model.with_recipe(choices[i]) for i, model in zip(mine, fitted, strict=True)}
+                models |= {i: _as_chosen(model, choices[i]) for i, model in zip(mine, fitted, strict=True)}
         return [models[i] for i in range(len(jobs))]
 
     def build(self, state: int, context: int, members: int) -> StructuralMechanism:
@@ -108,6 +109,11 @@ class Auto(SCMRecipe):
             for job_scores, model, (_, judged) in zip(scores, models, splits, strict=True):
                 job_scores.append(held_out_scores(model, judged))
         return [_choice(self.candidates, each) for each in scores]
+
+
+def _as_chosen(model: StructuralCausalModel, choice: Choice) -> StructuralCausalModel:
+    """The model with the evidence for it; a state with categories was fitted by a recipe of its own."""
+    return model.with_recipe(replace(choice, took=model.recipe))
 
 
 @dataclass(frozen=True)

@@ -104,8 +104,7 @@ class StructuralCausalModel(Model):
         asked = ask_actions(action, self.schema, len(rows))
         taken = asked.values.to(rows.state).expand(len(rows), -1)
         after = self._counterfactual(rows, taken[:, None], theta)[:, 0]
-        one_for_all = isinstance(action, str | int | float) or len(asked.values) != len(rows)
-        return after if one_for_all else asked.answer(after, self.schema.states)
+        return after if isinstance(action, str | int | float) else asked.answer(after, self.schema.states)
 
     @torch.no_grad()
     def _after(self, state: State, action: Action, noise: Float[Tensor, "n mu"], theta: Theta) -> State:
@@ -188,7 +187,7 @@ class StructuralCausalModel(Model):
         return _flat(self.mechanism.abduct(told, state, next_state))
 
     def _predict(self, state: Tensor, action: Tensor, noise: Tensor, theta: Tensor) -> Tensor:
-        stacked = noise.view(len(noise), self.mechanism.members, -1).transpose(0, 1)
+        stacked = noise.view(len(noise), self.mechanism.members, self.mechanism.noise_width).transpose(0, 1)
         return self.mechanism.combine(self.member_predictions(state, action, stacked, theta))
 
     def _stack(self, state: Tensor, action: Tensor, theta: Tensor, *more: Tensor) -> tuple[Tensor, list[Tensor]]:

@@ -45,9 +45,7 @@ class Similar:
         from sklearn.neighbors import NearestNeighbors
 
         real = (~logged.imagined).nonzero()[:, 0]
-        require(
-            bool(logged.state[real].isfinite().all()), "the log has states that are not finite; fill them"
-        )
+        require(bool(logged.state[real].isfinite().all()), "the log has states that are not finite; fill them")
         require(len(real) > 1, "the log has too few rows to look for similar states in; pass the training rows")
         picked = real[torch.randperm(len(real), generator=generator(seed, "similar"))[:most].sort().values]
         self.logged = logged[picked]
