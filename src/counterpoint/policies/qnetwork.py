@@ -62,7 +62,7 @@ def greedy(network: DuelingQ, actions: Discrete, votes: int = 1, categories: Cat
     def act(state: Float[Tensor, "k n s"], theta: Float[Tensor, "k n t"]) -> Float[Tensor, "k n a"]:
         told = context(spread_levels(state, categories), theta=theta)
         values = network(told.repeat_interleave(votes, 0) if votes > 1 else told)
-        return actions.features(values.view(-1, votes, *values.shape[1:]).mean(1).argmax(-1))
+        return actions.features(values.unflatten(0, (len(values) // votes, votes)).mean(1).argmax(-1))
 
     return act
 
