@@ -24,7 +24,7 @@ from counterpoint.data.action_columns import FEW
 from counterpoint.data.columns import DATES, TEXT_SUFFIXES, WORDS, CheckedColumns, kind_of, open_table, quoted
 from counterpoint.data.doses import ActionColumn, Bins
 from counterpoint.data.layout import REGULAR, changes
-from counterpoint.data.missing import own_value
+from counterpoint.data.missing import steady
 from counterpoint.data.reader import Reader
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.state_columns import MOST_LEVELS
@@ -819,7 +819,7 @@ def _static(taken: dict[str, _Column], log: _Log, roles: Roles) -> set[str]:
     if not roles["subject"] or changes(log.subject).all():
         return set()
     differ = [column for column in taken.values() if column.distinct > 1]
-    return {column.name for column in differ if own_value(column.values[log.order], log.subject) is not None}
+    return {column.name for column in differ if steady(column.values[log.order][:, None], log.subject).all()}
 
 
 def _find(look: _Look, bins: Sequence[Bins]) -> Inspection:
