@@ -29,3 +29,17 @@ def test_the_scale_benchmark_measures_and_writes_its_page(scale, tmp_path: Path,
     page = scale.page(list(figures.values()), scale.provenance(), "command")
     assert "`command`" in page
     assert "| stream | 3000 |" in page
+
+
+def test_a_measured_fit_takes_all_its_steps(scale, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report of the last step alone does not say so: a fit that stops early reports its end too."""
+    fitted: list[int] = []
+    fit = scale.DensitySCM.fit
+
+    def spied(self, *given, **named):
+        fitted.append(self.likelihood.schedule.patience)
+        return fit(self, *given, **named)
+
+    monkeypatch.setattr(scale.DensitySCM, "fit", spied)
+    scale.fit(250, "2")
+    assert fitted == [0]
