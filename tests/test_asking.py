@@ -202,6 +202,7 @@ FOR_ALL: dict[str, Any] = {
     "array": ROWS.actions.table()[4].numpy(),
     "list": ROWS.actions.table()[4].tolist(),
     "dict": CHOICE,
+    "series": pd.Series(CHOICE),
     "frame": pd.DataFrame([CHOICE]),
 }
 

@@ -653,6 +653,14 @@ def test_what_is_static_is_for_the_first_table_to_say() -> None:
     assert states[:, 1].tolist() == [70.0] * 6
 
 
+def test_a_later_value_of_a_column_that_was_static_is_not_known_before() -> None:
+    """Age never changed among the first subjects; a new one's does, and its hole is not filled from the future."""
+    rows = load(ward().assign(age=lambda t: t["age"].mask(t.index % 6 == 1)), state=["lactate", "age"], missing="mean")
+    assert rows.schema.static == (1,)
+    new = ward(1).assign(age=[70.0, NAN, 50.0, 50.0, 50.0, 50.0])
+    assert cp.from_dataframe(new, like=rows.schema).state[1, 1] != 50
+
+
 def test_another_table_must_be_like_the_first() -> None:
     rows = load()
     assert "'unit' at row 0 is none of the labels er, home, icu" in refused(

@@ -19,7 +19,7 @@ def test_the_scale_benchmark_measures_and_writes_its_page(scale, tmp_path: Path,
     monkeypatch.setattr(
         scale, "alone", lambda stage, rows, *more: {"figure": stage, "rows": rows, **scale.STAGES[stage](rows, *more)}
     )
-    figures = {(row["figure"], row["rows"]): row for row in scale.measure(2500, 3000, "60")}
+    figures = {(row["figure"], row["rows"]): row for row in scale.measure(2500, 3000, "60", 1)}
     assert set(figures) == {("fit", 250), ("fit", 2500), ("imagine", 2500), ("stream", 3000)}
     assert figures["imagine", 2500]["rows_out"] == 5 * 2500
     assert figures["stream", 3000]["rows_out"] == 2 * 3000

@@ -138,14 +138,14 @@ class FiniteSCM(Task):
         action: Float[Tensor, "n m a"],
         random: torch.Generator,
         theta: Float[Tensor, "_ t"] = NO_THETA,
-    ) -> tuple[Float[Tensor, "n m s"], Float[Tensor, "n 1"]]:
+    ) -> Float[Tensor, "n m s"]:
         """Ties: several u lead to s', all equally likely; draw one of them from the posterior, for all of the row."""
         rungs = self.rungs[rows.state.argmax(-1), rows.action.argmax(-1)]
         possible = rungs == rows.next_state.argmax(-1, keepdim=True)
         luck = (possible * torch.rand(possible.shape, generator=random)).argmax(-1)
         state, often = (x.repeat_interleave(action.shape[1], 0) for x in (rows.state, luck))
         imagined = self.transition(state, action.flatten(0, 1), often)
-        return imagined.view(*action.shape[:2], -1), luck[:, None].float()
+        return imagined.view(*action.shape[:2]
 
     def sample(
         self,
