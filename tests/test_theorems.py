@@ -145,7 +145,7 @@ class FiniteSCM(Task):
         luck = (possible * torch.rand(possible.shape, generator=random)).argmax(-1)
         state, often = (x.repeat_interleave(action.shape[1], 0) for x in (rows.state, luck))
         imagined = self.transition(state, action.flatten(0, 1), often)
-        return imagined.view(*action.shape[:2]
+        return imagined.view(*action.shape[:2], -1)
 
     def sample(
         self,
