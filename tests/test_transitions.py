@@ -200,7 +200,7 @@ def test_a_split_is_by_subject_and_depends_on_the_seed_alone() -> None:
     assert rows.split(0.2, 3)[1].fingerprint == rows.split(0.2, 3)[1].fingerprint
     assert rows.split(0.2, 4)[1].fingerprint != rows.split(0.2, 3)[1].fingerprint
     for share in (-0.1, 1.0, float("nan")):
-        with pytest.raises(CounterpointError, match="is not a (share|finite number); give"):
+        with pytest.raises(CounterpointError, match=r"is not a (share|finite number); give"):
             rows.split(share)
 
 
