@@ -190,7 +190,8 @@ def _for_all(question: Any, asked: Asked) -> Asked:
         return Asked(asked.values, lambda x, _: _restack(question, x))
     import narwhals as nw
 
-    named = open_table(question, []).frame.implementation if not isinstance(question, Mapping) else "pandas"
+    plain = isinstance(question, Mapping) or _is_series(question)
+    named = "pandas" if plain else open_table(question, []).frame.implementation
     return _by_name(asked.values, lambda data: nw.from_dict(data, backend=named).to_native())
 
 

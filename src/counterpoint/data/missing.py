@@ -44,9 +44,10 @@ def steady(values: np.ndarray, subject: np.ndarray) -> np.ndarray:
 
 
 def own_value(column: np.ndarray, subject: np.ndarray) -> np.ndarray:
-    """The column with each subject's known value where one is missing."""
+    """The column with each subject's known value where one is missing; left as it is where a subject has several."""
     first = np.flatnonzero(changes(subject))
-    own = np.fmin.reduceat(column, first)[np.cumsum(changes(subject)) - 1]
+    low, high = np.fmin.reduceat(column, first), np.fmax.reduceat(column, first)
+    own = np.where(low == high, low, np.nan)[np.cumsum(changes(subject)) - 1]
     return np.where(np.isnan(column), own, column)
 
 
