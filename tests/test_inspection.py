@@ -340,7 +340,7 @@ def test_a_refusal_shows_no_dose(error: Exception, monkeypatch: pytest.MonkeyPat
     def refuse(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr("counterpoint.data.inspection.Reader.read", refuse)
+    monkeypatch.setattr("counterpoint.data.reader.Reader.read", refuse)
     said = inspect(ward()).trial.error
     assert said in ("the action […] is outside […]", "the loader failed with KeyError; please report it")
 
@@ -717,7 +717,7 @@ def test_the_numbers_are_plain() -> None:
 
 
 def test_a_long_table_is_tried_on_some_subjects(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("counterpoint.data.inspection.TRIED", 70)
+    monkeypatch.setattr("counterpoint.data.inspection.choices.TRIED", 70)
     found = inspect(ward())
     assert (found.records.rows, found.trial.sample, found.trial.rows) == (180, 60, 60)
     assert found.trial.subjects == 10
