@@ -612,7 +612,8 @@ class SlowReader:
         demand(all(self.moment[a] != self.moment[b] for a, b in pairs), "a row twice")
         self.outcome = self.outcomes()
         self.stopped = self.flags(how["truncated"]) if how.get("truncated") else [False] * len(self.key)
-        self.length, jumps = self.gaps({b: float(self.moment[b] - self.moment[a]) for a, b in pairs})
+        going = [(a, b) for a, b in pairs if self.outcome[a] < 0 and not self.stopped[a]]  # A marked end has no next.
+        self.length, jumps = self.gaps({b: float(self.moment[b] - self.moment[a]) for a, b in going})
         rows = self.kept(jumps)
         demand(len(rows) > 0, "nothing is left")
         if len({self.subject[row.place] for row in rows}) < len(set(self.subject)):

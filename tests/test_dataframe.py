@@ -437,7 +437,7 @@ BAD = {
     ),
     "outside": ({}, {"actions": Discrete.of([0, 0.1])}, "at row 0 is outside the action space {0.0, 0.1} (2 such"),
     "outside box": ({}, {"actions": Box((0.05,), (1.0,))}, "[0.0] at row 2 is outside the action space [0.05]…[1.0]"),
-    "label": ({"dose": list("aabac")}, {"labels": ["a", "b"]}, "column 'dose' at row 4 is none of the labels a, b"),
+    "label": ({"dose": list("aabac")}, {"labels": ["a", "b"]}, "column 'dose' at row 4 is none of the 2 known labels"),
     "label space": ({"dose": list("aabac")}, {"actions": Discrete.of([0, 1])}, "pass labels="),
     "last": ({}, {"last": "end"}, "is not one of 'truncate', 'terminal', 'drop'"),
     "no choice": ({}, {"done": None}, "2 episodes end without an outcome (first at row 0): no done column"),

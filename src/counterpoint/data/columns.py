@@ -228,7 +228,7 @@ class CheckedColumns:
         codes, seen = self.codes(name, needed)
         place = {str(label): i for i, label in enumerate(labels)}
         codes = np.array([*(place.get(label, -1) for label in seen), -1])[codes]
-        _check_labels(name, codes, needed, labels)
+        _check_labels(name, codes, needed, len(labels))
         return codes, labels
 
 
@@ -328,11 +328,12 @@ def quoted(names: Sequence[str]) -> str:
     return ("columns " if len(names) > 1 else "column ") + ", ".join(f"'{name}'" for name in names)
 
 
-def _check_labels(name: str, codes: np.ndarray, needed: np.ndarray, labels: list[str]) -> None:
+def _check_labels(name: str, codes: np.ndarray, needed: np.ndarray, count: int) -> None:
+    """Refuse an unknown label; the known ones may have been found in patients' cells, so they are not shown."""
     unknown = np.flatnonzero((codes < 0) & needed)
     if len(unknown):
         raise CounterpointError(
-            f"column '{name}' at row {unknown[0]} is none of the labels {', '.join(map(str, labels))}"
+            f"column '{name}' at row {unknown[0]} is none of the {count} known labels"
             f" ({len(unknown)} such rows); correct the rows or add the label"
         )
 
