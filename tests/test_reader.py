@@ -691,3 +691,11 @@ def test_the_step_of_the_first_table_is_that_of_the_next() -> None:
     rows = load()
     every_eight = ward().query("hour % 8 == 0")
     assert "are not one step of 4 apart" in refused(lambda: cp.from_dataframe(every_eight, like=rows.schema))
+
+
+def test_a_step_is_read_where_every_row_is_an_episode_too() -> None:
+    """One step of four hours is fresh enough to carry; nonsense is refused though no two rows are compared."""
+    rows = ward().assign(died=True, lactate=lambda t: t["lactate"].mask(t.index % 6 == 1))
+    carried = load(rows, state=["lactate", "age"], missing="mean", carry_forward=1, step="4", outcome="marked row")
+    assert carried.state[1, 0] == carried.state[0, 0]
+    assert "step" in refused(lambda: load(rows, state=["age"], step="soon", outcome="marked row"))

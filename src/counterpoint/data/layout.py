@@ -149,8 +149,9 @@ def _gaps(
     """Steps since the row before, where a step is missing, how long one is, and what was done about it."""
     apart = _apart(moment, order)
     inside, none = ~opens & ~ended, np.zeros(len(order), dtype=bool)
-    if not inside.any():
-        return np.where(opens, np.inf, apart), none, how.step, []
+    if not inside.any():  # Every row is an episode: a step has no length but one that is given.
+        length = _given_step(how.step, moment) if how.step else 1.0
+        return np.where(opens, np.inf, apart / length), none, how.step, []
     length = _step(apart[inside], moment, how)
     step = _said(length, moment)
     elapsed = np.where(opens, np.inf, apart / length)
