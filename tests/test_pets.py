@@ -12,7 +12,7 @@ from torch import Tensor
 import counterpoint
 from counterpoint.data.jobs import Job, Origin
 from counterpoint.data.schema import Schema
-from counterpoint.data.spaces import Discrete
+from counterpoint.data.spaces import Discrete, nearest
 from counterpoint.data.transitions import Transitions
 from counterpoint.dynamics.base import DynamicsModel
 from counterpoint.dynamics.gaussian import GaussianDynamics
@@ -21,7 +21,7 @@ from counterpoint.errors import CounterpointError
 from counterpoint.evaluation.true_return import returns
 from counterpoint.nets.likelihood import Likelihood, LikelihoodLearner
 from counterpoint.nets.training import Schedule
-from counterpoint.policies.pets import PETS, Particles, PETSPolicy, Planner, Propagation, TruePlanning, nearest, places
+from counterpoint.policies.pets import PETS, Particles, PETSPolicy, Planner, Propagation, TruePlanning, places
 from counterpoint.simulation.rollout import Rollout
 from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks.base import KnownSCM, Task

@@ -78,6 +78,16 @@ class Discrete:
         return self.table()[torch.randint(self.count, (count,), generator=generator)]
 
 
+def nearest(actions: Discrete, features: Float[Tensor, "*n a"]) -> Float[Tensor, "*n a"]:
+    """The action whose features t are nearest to f; for one-hot treatments that of the largest feature.
+
+    ‖f − t‖² is least where f·t − ‖t‖²/2 is largest, which is one matrix product; `cdist` was two thirds of a plan.
+    """
+    table = actions.table(features).to(features)
+    nearness = torch.addmm(-table.square().sum(-1) / 2, features.reshape(-1, actions.width), table.mT)
+    return table[nearness.argmax(-1)].view(features.shape)
+
+
 @dataclass(frozen=True)
 class Box:
     """A continuous action space: every dose between `low` and `high`, column by column."""

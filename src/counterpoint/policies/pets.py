@@ -22,7 +22,7 @@ from torch import Tensor
 
 from counterpoint.artifacts import Saved
 from counterpoint.data.jobs import Job
-from counterpoint.data.spaces import Discrete
+from counterpoint.data.spaces import nearest
 from counterpoint.dynamics.base import DynamicsModel
 from counterpoint.dynamics.gaussian import GaussianDynamics
 from counterpoint.errors import require
@@ -144,16 +144,6 @@ def read(tape: Tensor, place: Int[Tensor, "k n"], turn: int, shape: tuple[int, .
     count = torch.Size(shape).numel()
     stretch = torch.arange(turn * count, (turn + 1) * count, device=tape.device).view(shape)
     return tape[(place.view(*place.shape, *[1] * len(shape)) + stretch) % TAPE]
-
-
-def nearest(actions: Discrete, features: Float[Tensor, "*n a"]) -> Float[Tensor, "*n a"]:
-    """The action whose features t are nearest to f; for one-hot treatments that of the largest feature.
-
-    ‖f − t‖² is least where f·t − ‖t‖²/2 is largest, which is one matrix product; `cdist` was two thirds of a plan.
-    """
-    table = actions.table(features).to(features)
-    nearness = torch.addmm(-table.square().sum(-1) / 2, features.reshape(-1, actions.width), table.mT)
-    return table[nearness.argmax(-1)].view(features.shape)
 
 
 @final

@@ -1,6 +1,6 @@
 """Fitted models as one vectorised simulator: every ensemble member of every model is a world of its own."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -83,9 +83,18 @@ def _stacked(models: Sequence[Model]) -> Mechanism:
     return with_weights(first.recipe.build(len(first.state_names), first.mechanism.context_width, members), weights)
 
 
+Source = Callable[[int, int, int, torch.Generator], Float[Tensor, "t m n u"]]
+"""Noise of one model: for so many steps, members and episodes in each, drawn on the CPU."""
+
+
 @dataclass(frozen=True)
 class Fresh:
     """Draws of the model's own noise."""
+
+    def source(self, model: Model, job: Job) -> Source:
+        """Draws of one model's noise."""
+        prior = model.mechanism.prior
+        return lambda steps, members, each, random: prior(steps * members * each, random).view(steps, members, each, -1)
 
     def stream(self, simulator: ModelSimulator, jobs: Sequence[Job], episodes: int, seed: int) -> Stream:
         """The noise of `episodes` episodes of every model; `jobs` are what the models were fitted on."""
@@ -95,6 +104,16 @@ class Fresh:
 @dataclass(frozen=True)
 class Pool:
     """Noises that were abducted from the log, each row's as likely as another's: what really happened, reshuffled."""
+
+    def source(self, model: Model, job: Job) -> Source:
+        """Draws from one model's abducted noises."""
+        pool = _abducted(model, job).cpu()
+
+        def draw(steps: int, members: int, each: int, random: torch.Generator) -> Tensor:
+            rows = torch.randint(pool.shape[1], (steps, members, each), generator=random)
+            return pool[torch.arange(members)[:, None], rows]
+
+        return draw
 
     def stream(self, simulator: ModelSimulator, jobs: Sequence[Job], episodes: int, seed: int) -> Stream:
         """The noise of `episodes` episodes of every model; `jobs` are what the models were fitted on."""

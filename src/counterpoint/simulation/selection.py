@@ -35,6 +35,14 @@ class Rollouts:
         return CheckpointSelector(self, ModelSimulator(models), jobs, task)
 
 
+def start_rows(job: Job, model: Model) -> tuple[Float[Tensor, "f s"], Float[Tensor, "f t"]]:
+    """The first states of a job's real rows, and the factors of their subjects."""
+    table = job.data
+    theta = job.rows_theta if job.theta.shape[1] else model.subjects(table)
+    first = ~table.imagined & (table.step == table.step.min())
+    return table.state[first], theta[first]
+
+
 class CheckpointSelector:
     """Scores K policies by minus their mean return in their own model; the same starts and noise at every call."""
 
@@ -46,11 +54,9 @@ class CheckpointSelector:
         self.rollouts: dict[Actor, Rollout] = {}
 
     def _starts(self, job: Job, model: Model) -> tuple[Float[Tensor, "e s"], Float[Tensor, "e t"]]:
-        table = job.data
-        theta = job.rows_theta if job.theta.shape[1] else model.subjects(table)
-        first = (~table.imagined & (table.step == table.step.min())).nonzero()[:, 0]
-        picked = first[torch.randint(len(first), (self.episodes,), generator=generator(job.seed, "starts"))]
-        return table.state[picked], theta[picked]
+        state, theta = start_rows(job, model)
+        picked = torch.randint(len(state), (self.episodes,), generator=generator(job.seed, "starts"))
+        return state[picked], theta[picked]
 
     @torch.no_grad()
     def __call__(self, actor: Actor) -> Float[Tensor, " k"]:

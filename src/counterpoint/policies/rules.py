@@ -1,0 +1,160 @@
+"""Parametric policies that a search can move: a row of numbers decides what is done in every state.
+
+    x = (state − mean) / spread, and the subject's factor behind it
+    OrderedDose     dose = middle + half range · tanh(W·x + b), rounded to the nearest dose where doses are a list
+    ScoredActions   argmax_a (W·x + b)_a, which assumes no order of the actions
+
+With `hidden` widths a network with tanh units stands between x and the last linear map.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from counterpoint.data.schema import Schema
+from counterpoint.data.spaces import ActionSpace, Box, Discrete, constant, nearest
+from counterpoint.errors import require
+from counterpoint.settings import Widths, check_settings
+
+Parameters = Float[Tensor, "*k p"]
+
+
+@dataclass(frozen=True)
+class Rule(ABC):
+    """A class of policies; a frozen recipe of its shape, never of its numbers."""
+
+    hidden: Widths = ()
+    """Widths of the tanh layers; none for a linear rule, which can be read."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    @abstractmethod
+    def outputs(self, actions: ActionSpace) -> int:
+        """Scores that one state has."""
+
+    @abstractmethod
+    def choose(self, scores: Float[Tensor, "*n o"], actions: ActionSpace) -> Float[Tensor, "*n a"]:
+        """The action that the scores stand for."""
+
+    @abstractmethod
+    def sentences(self, weights: Float[Tensor, "s o"], bias: Float[Tensor, " o"], schema: Schema) -> list[str]:
+        """A linear rule in words, its weights in the units of the columns."""
+
+    def width(self, inputs: int, actions: ActionSpace) -> int:
+        """Numbers that make one policy."""
+        return sum((before + 1) * after for before, after in self._layers(inputs, actions))
+
+    def scale(self, inputs: int, actions: ActionSpace) -> Float[Tensor, " p"]:
+        """How far apart the numbers of unlike policies are: 1 for a weight that many share the work with less."""
+        parts = [
+            torch.full(((before + 1) * after,), (before if self.hidden else 1) ** -0.5)
+            for before, after in self._layers(inputs, actions)
+        ]
+        return torch.cat(parts)
+
+    def scores(
+        self, parameters: Float[Tensor, "b p"], x: Float[Tensor, "b n i"], actions: ActionSpace
+    ) -> Float[Tensor, "b n o"]:
+        """What every policy of a batch thinks of its own states."""
+        for i, (weight, bias) in enumerate(self.maps(parameters, x.shape[-1], actions)):
+            x = torch.baddbmm(bias, torch.tanh(x) if i else x, weight)
+        return x
+
+    def maps(
+        self, parameters: Float[Tensor, "b p"], inputs: int, actions: ActionSpace
+    ) -> list[tuple[Float[Tensor, "b i o"], Float[Tensor, "b 1 o"]]]:
+        """The numbers as weights and biases, layer by layer."""
+        maps, first = [], 0
+        for before, after in self._layers(inputs, actions):
+            middle, last = first + before * after, first + (before + 1) * after
+            weight = parameters[:, first:middle].view(-1, before, after)
+            maps.append((weight, parameters[:, None, middle:last]))
+            first = last
+        return maps
+
+    def _layers(self, inputs: int, actions: ActionSpace) -> list[tuple[int, int]]:
+        return list(pairwise([inputs, *self.hidden, self.outputs(actions)]))
+
+
+@dataclass(frozen=True)
+class OrderedDose(Rule):
+    """A dose that rises or falls with a score. Assumes that the actions' features are amounts."""
+
+    def outputs(self, actions: ActionSpace) -> int:
+        return actions.width
+
+    def choose(self, scores: Float[Tensor, "*n o"], actions: ActionSpace) -> Float[Tensor, "*n a"]:
+        low, high = (constant(bound, scores.device) for bound in (actions.low, actions.high))
+        dose = torch.addcmul((low + high) / 2, torch.tanh(scores), (high - low) / 2)
+        return nearest(actions, dose) if isinstance(actions, Discrete) else dose
+
+    def sentences(self, weights: Float[Tensor, "s o"], bias: Float[Tensor, " o"], schema: Schema) -> list[str]:
+        said, actions = [], schema.actions
+        for i, name in enumerate(schema.action_names):
+            middle, half = (actions.low[i] + actions.high[i]) / 2, (actions.high[i] - actions.low[i]) / 2
+            line = linear(weights[:, i], float(bias[i]), _inputs(schema, len(weights)))
+            ends = "" if isinstance(actions, Box) else ", rounded to the nearest dose"
+            said.append(f"{name} = {middle:g} + {half:g} · tanh({line}){ends}")
+        return said
+
+
+@dataclass(frozen=True)
+class ScoredActions(Rule):
+    """The action with the highest score, each scored on its own. Assumes a finite list of actions."""
+
+    def outputs(self, actions: ActionSpace) -> int:
+        return listed(actions).count
+
+    def choose(self, scores: Float[Tensor, "*n o"], actions: ActionSpace) -> Float[Tensor, "*n a"]:
+        return listed(actions).features(scores.argmax(-1))
+
+    def sentences(self, weights: Float[Tensor, "s o"], bias: Float[Tensor, " o"], schema: Schema) -> list[str]:
+        inputs = _inputs(schema, len(weights))
+        scores = [
+            f"score of {label} = {linear(weights[:, i], float(bias[i]), inputs)}"
+            for i, label in enumerate(schema.labels())
+        ]
+        return ["the action with the highest score:", *scores]
+
+
+def listed(actions: ActionSpace) -> Discrete:
+    """The space as a finite list; another is refused."""
+    require(
+        isinstance(actions, Discrete),
+        "one score an action needs a finite list of actions, and the doses are continuous; use OrderedDose()",
+    )
+    assert isinstance(actions, Discrete)
+    return actions
+
+
+def is_ordered(actions: ActionSpace) -> bool:
+    """Whether the actions' features are amounts: continuous doses, or numbers that are not one flag a treatment."""
+    if isinstance(actions, Box):
+        return True
+    flags = all(sorted(value) == [*[0.0] * (actions.width - 1), 1.0] for value in actions.values)
+    return not (flags and actions.width > 1)
+
+
+def linear(weights: Float[Tensor, " s"], bias: float, names: Sequence[str]) -> str:
+    """w·x + b with the names of the columns, the largest effect not told from the smallest: units differ."""
+    terms = [f"{'+' if w >= 0 else '−'} {abs(w):.3g}·{name}" for w, name in zip(weights.tolist(), names, strict=True)]
+    return " ".join([f"{bias:.3g}", *terms])
+
+
+def _inputs(schema: Schema, width: int) -> list[str]:
+    """A name for every input of a rule: columns with their units, levels of categories, then the subject's factors."""
+    coded = {column for column, _ in schema.categories}
+    plain = [_with_unit(c.name, c.unit) for i, c in enumerate(schema.states) if i not in coded]
+    levels = [f"[{schema.states[i].name} = {level}]" for i, _ in schema.categories for level in schema.states[i].levels]
+    known = [*plain, *levels]
+    return [*known, *(f"factor {i + 1}" for i in range(width - len(known)))]
+
+
+def _with_unit(name: str, unit: str) -> str:
+    return f"{name} ({unit})" if unit else name

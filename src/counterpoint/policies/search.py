@@ -1,0 +1,313 @@
+"""Search: optimise a policy's return inside the fitted model, over all its members and many starts at once.
+
+    max_φ  objective over members m of  E_{s₀, u} Σ_t P(not ended before t) · r(s_t, π_φ(s_t), s_{t+1}),
+    s_{t+1} = f_m(s_t, π_φ(s_t), θ, u_t)
+
+All candidates of a round meet the same starts and the same noise (common random numbers), fresh ones at every round.
+The policy that is kept did best from starts and noise that no candidate was drawn for.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+from torch.optim import Optimizer
+
+from counterpoint.artifacts import Saved
+from counterpoint.data.jobs import Job, Origin, context, identity, spread_levels
+from counterpoint.data.schema import Schema
+from counterpoint.data.spaces import ActionSpace
+from counterpoint.errors import CounterpointError, require
+from counterpoint.model import Model, ModelRecipe
+from counterpoint.nets.learner import Learner
+from counterpoint.nets.training import Monitor, Schedule, train
+from counterpoint.policies.base import Learned, Policy, PolicyLearner, saved_verdict
+from counterpoint.policies.evolution import CrossEntropy, EvolutionStrategy
+from counterpoint.policies.rules import OrderedDose, Rule, ScoredActions, is_ordered
+from counterpoint.scm.density import DensitySCM
+from counterpoint.seeding import derive, generator
+from counterpoint.settings import Count, Positive, check_settings
+from counterpoint.simulation.models import Fresh, ModelSimulator, Pool, Stack
+from counterpoint.simulation.objectives import LowerBound, MeanReturn, WorstShare
+from counterpoint.simulation.rollout import Actor, Noise, Rollout, on_device
+from counterpoint.simulation.selection import start_rows
+from counterpoint.tasks.base import Task, check_task
+
+
+@dataclass(frozen=True)
+class Search(PolicyLearner):
+    """A policy searched inside a model. Takes finite and continuous actions."""
+
+    model: ModelRecipe = DensitySCM()
+    """What the policy is tried in."""
+    rule: OrderedDose | ScoredActions | None = None
+    """The class of policies; none for a linear dose where actions are ordered, else a linear score an action."""
+    optimizer: CrossEntropy | EvolutionStrategy = CrossEntropy()
+    """How candidates are drawn and learned from."""
+    objective: MeanReturn | LowerBound | WorstShare = MeanReturn()
+    """What a candidate's returns in the members are worth."""
+    noise: Fresh | Pool = Fresh()
+    """Where the noise of an episode comes from."""
+    schedule: Schedule = Schedule(steps=30, check_every=5, log_every=5)
+    """Rounds, and how often the means of all restarts are tried on the starts and noise kept for choosing."""
+    starts: Positive = 4
+    """Episodes of every candidate in every member, from first states of the table."""
+    restarts: Positive = 2
+    """Searches from different first draws, of which the best policy is kept."""
+    choosing_starts: Positive = 16
+    """Episodes in every member by which the policy is chosen."""
+    horizon: Count = 0
+    """Steps an episode; 0 for the task's own."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def fit_many(
+        self, jobs: Sequence[Job], task: Task, monitor: Monitor = Monitor(), device: str = "cpu"
+    ) -> list[Learned]:
+        self.check(jobs, task)
+        own = [replace(job, seed=derive(job.seed, "model")) for job in jobs]
+        models = self.model.fit_many(own, monitor.stage("model"), device)
+        return self.search(jobs, models, task, monitor)
+
+    def check(self, jobs: Sequence[Job], task: Task) -> None:
+        """What cannot be searched is refused before a model is fitted."""
+        for job in jobs:
+            check_task(task, job.data.schema)
+        self.rule_for(task.actions).outputs(task.actions)
+        require(
+            self.horizon > 0 or getattr(task, "horizon", 0) > 0,
+            "the task has no horizon and its episodes need not end; give Search(horizon=…)",
+        )
+
+    def search(
+        self, jobs: Sequence[Job], models: Sequence[Model], task: Task, monitor: Monitor = Monitor()
+    ) -> list[Learned]:
+        """The policy of every job, searched in its own model."""
+        seeds = [derive(job.seed, "search") for job in jobs]
+        learner = SearchLearner(self, ModelSimulator(models), jobs, task, seeds)
+        known = identity(self, jobs, task, [model.fingerprint for model in models])
+        trained = train(learner, self.schedule, seeds, known, monitor.stage("search"))
+        found = learner.policies(trained.selected)
+        return [Learned(policy, policy) for policy in found]
+
+    def rule_for(self, actions: ActionSpace) -> Rule:
+        """The class of policies for a space of actions."""
+        return self.rule or (OrderedDose() if is_ordered(actions) else ScoredActions())
+
+    def rebuild(self, saved: Saved) -> "SearchedPolicy":
+        """The policy back from its artifact."""
+        policy = SearchedPolicy(self, saved.weights, saved.schema, saved.origin)
+        policy.verdict = saved_verdict(saved)
+        return policy
+
+
+class Incumbents(nn.Module):
+    """The best policy of every job so far, and its mean return in every member of the job's model."""
+
+    returns: Tensor
+
+    def __init__(self, jobs: int, width: int, members: int) -> None:
+        super().__init__()
+        self.numbers = nn.Parameter(torch.zeros(jobs, width), requires_grad=False)
+        self.register_buffer("returns", torch.zeros(jobs, members))
+
+
+class SearchLearner(Learner):
+    """K searches, each in its own model and from R first draws; an update is a round."""
+
+    state: Tensor
+    theta: Tensor
+    mean: Tensor
+    spread: Tensor
+    rounds: Tensor
+
+    def __init__(
+        self, how: Search, simulator: ModelSimulator, jobs: Sequence[Job], task: Task, seeds: Sequence[int]
+    ) -> None:
+        super().__init__()
+        self.how, self.simulator, self.jobs = how, simulator, jobs
+        self.task, self.horizon = on_device(task, simulator.device), how.horizon or task.horizon
+        self.categories, self.rule = jobs[0].data.schema.categories, how.rule_for(task.actions)
+        starts = [start_rows(job, model) for job, model in zip(jobs, simulator.models, strict=True)]
+        self.counts = [len(state) for state, _ in starts]
+        self.sources = [how.noise.source(m, job) for m, job in zip(simulator.models, jobs, strict=True)]
+        mean, spread = _moments(jobs, simulator.models)
+        kept = {"state": pad_sequence([state for state, _ in starts], batch_first=True), "mean": mean, "spread": spread}
+        kept |= {"theta": pad_sequence([theta for _, theta in starts], batch_first=True)}
+        for name, tensor in kept.items():
+            self.register_buffer(name, tensor.to(simulator.device), persistent=False)
+        self.register_buffer("rounds", torch.zeros((), device=simulator.device))
+        self.width = self.rule.width(mean.shape[-1], task.actions)
+        first = [torch.randn(how.restarts, self.width, generator=generator(seed, "restarts")) for seed in seeds]
+        scale = self.rule.scale(mean.shape[-1], task.actions)
+        self.distribution = how.optimizer.start(torch.stack(first), scale).to(simulator.device)
+        self.incumbents = Incumbents(len(jobs), self.width, simulator.members).to(simulator.device)
+        chances = [self._chance(k, generator(seed, "choosing"), 1, how.choosing_starts) for k, seed in enumerate(seeds)]
+        self.choosing = {name: torch.cat([each[name] for each in chances]).to(simulator.device) for name in chances[0]}
+
+    def draw(self, member: int, random: torch.Generator, steps: int) -> dict[str, Tensor]:
+        """Candidates in mirrored pairs, and the starts and noise that all of them meet."""
+        how = self.how
+        half = torch.randn(steps, how.restarts, how.optimizer.candidates // 2, self.width, generator=random)
+        return {"draw": torch.cat([half, -half], 2), **self._chance(member, random, steps, how.starts)}
+
+    def _chance(self, job: int, random: torch.Generator, rounds: int, starts: int) -> dict[str, Tensor]:
+        """First states and noise of `starts` episodes in every member, for some rounds."""
+        members, steps = self.simulator.members, rounds * self.horizon
+        noise = self.sources[job](steps, members, starts, random)
+        widest = max(part.mechanism.prior(1, torch.Generator()).shape[-1] for part in self.simulator.stacks)
+        noise = nn.functional.pad(noise, (0, widest - noise.shape[-1]))
+        start = torch.randint(self.counts[job], (rounds, members, starts), generator=random)
+        return {"start": start, "noise": noise.unflatten(0, (rounds, self.horizon))}
+
+    def update(self, draw: dict[str, Tensor]) -> dict[str, Tensor]:
+        tried = self.distribution.candidates(draw["draw"])
+        returns = self.returns(tried.flatten(1, 2), draw["start"], draw["noise"])
+        score = _finite(self.how.objective(returns)).unflatten(1, tried.shape[1:3])
+        self.how.optimizer.learn(self.distribution, draw["draw"], score, self.rounds / self.how.schedule.steps)
+        self.rounds += 1
+        return {"best": score.amax((1, 2)), "deviation": self.distribution.deviation.mean((1, 2))}
+
+    @torch.no_grad()
+    def returns(
+        self, numbers: Float[Tensor, "k c p"], start: Int[Tensor, "k m n"], noise: Float[Tensor, "k h m n u"]
+    ) -> Float[Tensor, "k m c n"]:
+        """The return of every candidate in every member, from the same starts and under the same noise."""
+        shape = k, members, candidates, each = (*start.shape[:2], numbers.shape[1], start.shape[2])
+
+        def everywhere(x: Float[Tensor, "k m n w"]) -> Float[Tensor, "k e w"]:
+            return x[:, :, None].expand(*shape, -1).reshape(k, members * candidates * each, -1)
+
+        def luck(t: int) -> Noise:
+            drawn = everywhere(noise[:, t])
+            return tuple(drawn[part.models][..., : self._noise_width(part)] for part in self.simulator.stacks)
+
+        def act(state: Float[Tensor, "k e s"], theta: Float[Tensor, "k e t"]) -> Float[Tensor, "k e a"]:
+            told = self._told(state, theta).view(*shape, -1).transpose(1, 2).reshape(k * candidates, members * each, -1)
+            scores = self.rule.scores(numbers.flatten(0, 1), told, self.task.actions)
+            chosen = self.rule.choose(scores, self.task.actions)
+            return chosen.view(k, candidates, members, each, -1).transpose(1, 2).reshape(*state.shape[:2], -1)
+
+        place = start.flatten(1)[..., None]
+        first, theta = (
+            table.gather(1, place.expand(-1, -1, table.shape[-1])).view(*start.shape, -1)
+            for table in (self.state, self.theta)
+        )
+        rollout = Rollout(self.simulator, self.task, act)
+        return rollout.returns(everywhere(first), luck, self.horizon, everywhere(theta)).view(shape)
+
+    def _told(self, state: Float[Tensor, "k e s"], theta: Float[Tensor, "k e t"]) -> Float[Tensor, "k e i"]:
+        return (context(spread_levels(state, self.categories), theta=theta) - self.mean) / self.spread
+
+    @staticmethod
+    def _noise_width(part: Stack) -> int:
+        return part.mechanism.prior(1, torch.Generator()).shape[-1]
+
+    def optimizers(self) -> Sequence[Optimizer]:
+        return ()
+
+    def network(self) -> nn.Module:
+        return self.incumbents
+
+    def score(self) -> Float[Tensor, " k"]:
+        """Minus the objective of every job's best restart, which becomes the incumbent; the same chance every time."""
+        means = self.distribution.mean
+        returns = self.returns(means, self.choosing["start"], self.choosing["noise"])
+        score, best = _finite(self.how.objective(returns)).max(1)
+        if bool((score <= WORST).any()):
+            job = int((score <= WORST).nonzero()[0])
+            raise CounterpointError(
+                f"every policy leads to numbers that are not finite in the model of job {job}; check the model"
+                " (counterpoint check-scm), shorten the horizon or declare the bounds of the state"
+            )
+        rows = torch.arange(len(means), device=means.device)
+        self.incumbents.numbers.copy_(means[rows, best])
+        self.incumbents.returns.copy_(returns.mean(-1)[rows, :, best])
+        return -score
+
+    def policies(self, found: dict[str, Tensor]) -> list["SearchedPolicy"]:
+        """The policy of every job."""
+        shared = {"mean": self.mean, "spread": self.spread}
+        each = [{name: tensor[k].clone() for name, tensor in (found | shared).items()} for k in range(len(self.jobs))]
+        return [
+            SearchedPolicy(self.how, weights, job.data.schema, Origin.of(job))
+            for weights, job in zip(each, self.jobs, strict=True)
+        ]
+
+
+WORST = -1e30
+
+
+def _finite(score: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    """Scores with what is not finite behind everything that is."""
+    return score.nan_to_num(WORST, WORST, WORST).clamp(min=WORST)
+
+
+def _moments(jobs: Sequence[Job], models: Sequence[Model]) -> tuple[Float[Tensor, "k 1 i"], Float[Tensor, "k 1 i"]]:
+    """Mean and standard deviation of what a rule sees, over each job's real rows; 1 where nothing varies."""
+    means, spreads = [], []
+    for job, model in zip(jobs, models, strict=True):
+        rows = job.data[~job.data.imagined]
+        theta = job.rows_theta[~job.data.imagined] if job.theta.shape[1] else model.subjects(rows)
+        told = context(spread_levels(rows.state, rows.schema.categories), theta=theta)
+        spread = told.std(0, correction=0)
+        means.append(told.mean(0, keepdim=True))
+        spreads.append(torch.where(spread > 1e-8, spread, 1.0)[None])
+    return torch.stack(means), torch.stack(spreads)
+
+
+@final
+class SearchedPolicy(Policy):
+    """A rule of few numbers, with its returns inside the model that it was searched in."""
+
+    numbers: nn.Parameter
+    returns: Tensor
+    mean: Tensor
+    spread: Tensor
+
+    def __init__(self, recipe: Search, weights: dict[str, Tensor], schema: Schema, origin: Origin) -> None:
+        super().__init__()
+        self.recipe, self.schema, self.origin = recipe, schema, origin
+        self.rule = recipe.rule_for(schema.actions)
+        self.numbers = nn.Parameter(weights["numbers"], requires_grad=False)
+        for name in ("returns", "mean", "spread"):
+            self.register_buffer(name, weights[name])
+
+    @property
+    def return_in_model(self) -> float:
+        """Mean return over the members of the model, from the starts and noise that the policy was chosen by."""
+        return float(self.returns.mean())
+
+    def weights(self) -> dict[str, Tensor]:
+        return {name: getattr(self, name).data for name in ("numbers", "returns", "mean", "spread")}
+
+    def actor(self) -> Actor:
+        return self.together([self])
+
+    @classmethod
+    def together(cls, policies: Sequence["SearchedPolicy"]) -> Actor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        first = policies[0]
+        numbers, mean, spread = (torch.stack([getattr(p, n) for p in policies]) for n in ("numbers", "mean", "spread"))
+        categories, actions = first.schema.categories, first.actions
+
+        @torch.no_grad()
+        def act(state: Float[Tensor, "k n s"], theta: Float[Tensor, "k n t"]) -> Float[Tensor, "k n a"]:
+            told = (context(spread_levels(state, categories), theta=theta) - mean) / spread
+            return first.rule.choose(first.rule.scores(numbers, told, actions), actions)
+
+        return act
+
+    def explain(self) -> str:
+        """The rule in words, in the names and units of the user's columns."""
+        if self.rule.hidden:
+            widths = " and ".join(map(str, self.rule.hidden))
+            return f"a network with {widths} tanh units, which cannot be said in words; use a rule without hidden units"
+        ((weight, bias),) = self.rule.maps(self.numbers[None], self.mean.shape[-1], self.actions)
+        slope = weight[0] / self.spread[0][:, None]
+        level = bias[0, 0] - self.mean[0] @ slope
+        return "\n".join(self.rule.sentences(slope, level, self.schema))
