@@ -5,6 +5,7 @@ from counterpoint.data.dataframe import from_dataframe
 from counterpoint.data.doses import ActionColumn, Bins
 from counterpoint.data.inspection import inspect
 from counterpoint.data.jobs import Job, Origin
+from counterpoint.data.knowledge import Knowledge
 from counterpoint.data.reader import Reader
 from counterpoint.data.schema import Column, Fill, Schema
 from counterpoint.data.spaces import Box, Discrete
@@ -26,7 +27,10 @@ from counterpoint.nets.training import Monitor, Schedule
 from counterpoint.policies.base import Policy, PolicyLearner, Verdict
 from counterpoint.policies.bcq import BCQ
 from counterpoint.policies.d3qn import D3QN
+from counterpoint.policies.evolution import CrossEntropy, EvolutionStrategy
 from counterpoint.policies.pets import PETS, Planner
+from counterpoint.policies.rules import OrderedDose, ScoredActions
+from counterpoint.policies.search import Search
 from counterpoint.policies.steve import MVE, STEVE
 from counterpoint.runs import Run
 from counterpoint.scm.auto import Auto, Candidate, Choice
@@ -35,8 +39,10 @@ from counterpoint.scm.bicogan_networks import Adversarial
 from counterpoint.scm.checks import check
 from counterpoint.scm.density import DensitySCM, location_scale
 from counterpoint.scm.mixed import Mixed
+from counterpoint.scm.posterior import PosteriorDraws
 from counterpoint.simulation.gym import SCMEnv
 from counterpoint.simulation.models import Fresh, ModelSimulator, Own, Pool
+from counterpoint.simulation.objectives import LowerBound, MeanReturn, WorstShare
 from counterpoint.simulation.rollout import Rollout, TaskSimulator
 from counterpoint.simulation.selection import Rollouts
 from counterpoint.simulation.trials import random_policy, simulate, trial_subset
@@ -52,12 +58,13 @@ __version__ = VERSION
 __all__ = [
     "BCQ", "D3QN", "HIV", "MVE", "PETS", "STEVE", "ActionColumn", "Adversarial", "Augmenter", "Auto", "BiCoGAN",
     "Bins", "Box", "Candidate", "CartPole", "Choice", "Column", "ConditionalBiCoGAN", "CounterpointError",
-    "CounterpointWarning", "DensitySCM", "Deterministic", "Discrete", "Fill", "Fresh", "Gaussian", "GaussianDynamics",
-    "General", "HIVResponse", "Job", "KnownSCM", "Likelihood", "Mixed", "Mixture", "MixtureDynamics",
-    "ModelSimulator", "Monitor", "Origin", "Outcome", "Own", "Planner", "Policy", "PolicyLearner", "Pool", "Reader",
-    "Rollout", "Rollouts", "Run", "SCMEnv", "Schedule", "Schema", "SkewedSpline", "Spline", "Task", "TaskSimulator",
-    "Transitions", "Tumour", "TumourResponse", "Verdict", "Ward", "check", "concatenate", "evaluate",
-    "from_dataframe", "inspect", "load", "location_scale", "paper_arms", "random_policy", "read", "recommend",
-    "simulate", "trial_subset", "write",
+    "CounterpointWarning", "CrossEntropy", "DensitySCM", "Deterministic", "Discrete", "EvolutionStrategy", "Fill",
+    "Fresh", "Gaussian", "GaussianDynamics", "General", "HIVResponse", "Job", "Knowledge", "KnownSCM", "Likelihood",
+    "LowerBound", "MeanReturn", "Mixed", "Mixture", "MixtureDynamics", "ModelSimulator", "Monitor", "OrderedDose",
+    "Origin", "Outcome", "Own", "Planner", "Policy", "PolicyLearner", "Pool", "PosteriorDraws", "Reader", "Rollout",
+    "Rollouts", "Run", "SCMEnv", "Schedule", "Schema", "ScoredActions", "Search", "SkewedSpline", "Spline", "Task",
+    "TaskSimulator", "Transitions", "Tumour", "TumourResponse", "Verdict", "Ward", "WorstShare", "check",
+    "concatenate", "evaluate", "from_dataframe", "inspect", "load", "location_scale", "paper_arms", "random_policy",
+    "read", "recommend", "simulate", "trial_subset", "write",
 ]  # fmt: skip
 """Also the classes that a saved artifact may name: what is exported here loads back."""

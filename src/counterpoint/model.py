@@ -111,6 +111,10 @@ class Model(nn.Module, Artifact, ABC):
         """The same model under another recipe's name."""
         return type(self)(recipe, self.mechanism, self.schema, self.origin, self.fitted_rows)
 
+    def _held(self, state: Tensor) -> Tensor:
+        """States as the user declared them to be."""
+        return self.schema.knowledge.hold(state, self.state_names)
+
     def _asked(self, state: Any, action: Any) -> tuple[Asked, Tensor]:
         """States and an action for each, whatever form they come in."""
         asked = ask(state, self.schema.states)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from counterpoint.data.doses import Bins
+from counterpoint.data.knowledge import Knowledge
 from counterpoint.data.missing import Method
 from counterpoint.data.reader import Gaps, Last, Outcome, Reader
 from counterpoint.data.schema import Schema
@@ -40,6 +41,7 @@ def from_dataframe(
     carry_forward: float = 0.0,
     masks: Sequence[str] = (),
     encoding: str = "utf-8",
+    knowledge: Knowledge = Knowledge(),
     held_out: float = 0.0,
     seed: int = 0,
     like: Schema | None = None,
@@ -82,6 +84,9 @@ def from_dataframe(
     `Bins` cut amounts into doses; several columns make a product. A single numeric column with a `Discrete` of wider
     features holds the action's index.
 
+    `knowledge` declares bounds, whole numbers, cosines and sines of angles, and a mirror symmetry (see `Knowledge`):
+    rows that are not so are refused, and every imagined row is so.
+
     Fills and cuts are learned without the subjects that `rows.split(held_out, seed)` keeps aside. `like=rows.schema`
     reads another table exactly as one before, and nothing else need be said.
 
@@ -117,6 +122,7 @@ def from_dataframe(
             carry_forward=carry_forward,
             masks=_names(masks),
             encoding=encoding,
+            knowledge=knowledge,
         )
     rows, notes = reader.read(table, held_out, seed, like)
     for note in notes:

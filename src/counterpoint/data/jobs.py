@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from counterpoint.artifacts import recipe_hash, tensors_hash
+from counterpoint.data.knowledge import mirrored_actions
 from counterpoint.data.spaces import constant
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError
@@ -148,12 +149,22 @@ def fitting_table(job: Job) -> dict[str, Tensor]:
     job = job if bool(usable.all()) else job[usable]
     rows = job.data
     check_fittable(rows)
-    return {
+    table = {
         "context": context(rows.state, rows.action, theta=job.theta),
         "state": rows.state,
         "next_state": rows.next_state,
         "subject": rows.subject,
     }
+    return with_mirrored(job, table) if rows.schema.knowledge.mirror else table
+
+
+def with_mirrored(job: Job, table: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The rows, and behind them each as a declared mirror shows it: rows of the same subject."""
+    rows, schema = job.data, job.data.schema
+    state, action = schema.knowledge.signs(schema.state_names, schema.action_names)
+    told = context(state * rows.state, mirrored_actions(rows.action, schema.actions, action), theta=job.theta)
+    shown = {"context": told, "state": state * rows.state, "next_state": state * rows.next_state}
+    return {name: torch.cat([column, shown.get(name, column)]) for name, column in table.items()}
 
 
 def check_numeric(data: Transitions) -> None:

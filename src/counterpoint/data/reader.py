@@ -10,6 +10,7 @@ import torch
 from counterpoint.data.action_columns import read_actions
 from counterpoint.data.columns import CheckedColumns, check_missing, open_table, quoted
 from counterpoint.data.doses import Bins
+from counterpoint.data.knowledge import Knowledge
 from counterpoint.data.layout import Layout, lay_out
 from counterpoint.data.missing import Method, carried, filled, learn_fills, own_value, steady
 from counterpoint.data.schema import Column, Schema
@@ -59,6 +60,7 @@ class Reader:
     carry_forward: Weight = 0.0
     masks: tuple[str, ...] = ()
     encoding: str = "utf-8"
+    knowledge: Knowledge = Knowledge()
 
     def __post_init__(self) -> None:
         _check_types(self)
@@ -116,7 +118,7 @@ class Reader:
             states = _static(states, values, following, layout.keep)
             reader = replace(self, step=layout.length)
             meaning = (tuple(states), action.space, action.names, action.columns, reader)
-            like = Schema(*meaning, learned_with=(held_out, seed) if learned else None)
+            like = Schema(*meaning, (held_out, seed) if learned else None, self.knowledge)
         rows = Transitions.logged(
             state=_single(values[layout.keep]),
             action=action.features[torch.from_numpy(layout.rows)],
@@ -125,6 +127,8 @@ class Reader:
             schema=like,
             **layout.provenance(),
         )
+        for known in (rows.state, rows.next_state):
+            like.knowledge.check(known, like.state_names)
         notes = [*layout.notes, *_precision(states, values), *_precise(self.reward, reward[needed]), *_continuous(rows)]
         return Loaded(rows, notes)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from counterpoint.data.doses import ActionColumn
+from counterpoint.data.knowledge import Knowledge
 from counterpoint.data.spaces import ActionSpace, Box, Discrete, describe, same_space
 from counterpoint.errors import CounterpointError, require
 from counterpoint.settings import check_settings
@@ -53,6 +54,8 @@ class Schema:
     """How the user's table was read, so that a new subject's is read alike; none for rows that were never a table."""
     learned_with: tuple[float, int] | None = None
     """Share and seed of the subjects that fills and cuts were learned without; none where nothing was learned."""
+    knowledge: Knowledge = Knowledge()
+    """What is known of the columns and holds in every imagined row."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -63,6 +66,7 @@ class Schema:
             len(self.action_names) == self.actions.width,
             f"{len(self.action_names)} action names for an action space of {self.actions.width} columns; give one each",
         )
+        self.knowledge.check_names(self.state_names, self.action_names)
 
     @classmethod
     def of(

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from counterpoint.artifacts import digest, encode
 from counterpoint.data.doses import ActionColumn, Bins
+from counterpoint.data.knowledge import Knowledge
 from counterpoint.data.reader import Reader
 from counterpoint.data.schema import Column, Fill, Schema
 from counterpoint.data.spaces import Box, Discrete
@@ -26,7 +27,9 @@ MARK = "# counterpoint "
 """What a CSV of ours begins with; the header follows as JSON."""
 FORMAT = 4
 STRINGS = ("subject_names", "outcome_names")
-SCHEMA_CLASSES = {cls.__name__: cls for cls in (ActionColumn, Bins, Box, Column, Discrete, Fill, Reader, Schema)}
+SCHEMA_CLASSES = {
+    cls.__name__: cls for cls in (ActionColumn, Bins, Box, Column, Discrete, Fill, Knowledge, Reader, Schema)
+}
 """What a table's header may name."""
 MATRICES = ("state", "next_state", "action", "noise")
 """The fields of several columns."""

@@ -122,7 +122,7 @@ class DynamicsModel(Model):
 
     @torch.no_grad()
     def _drawn(self, state: State, action: Action, theta: Theta, random: torch.Generator) -> State:
-        return self._by_chunks(lambda s, a, t: self._pick(s, a, t, random), state, action, theta)
+        return self._held(self._by_chunks(lambda s, a, t: self._pick(s, a, t, random), state, action, theta))
 
     def imagine(
         self,

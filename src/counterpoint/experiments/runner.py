@@ -181,7 +181,7 @@ def _kept_logs(source: Source, seeds: Sequence[int], folder: Path) -> dict[int, 
 
 def _read_log(path: Path, task: KnownSCM) -> Transitions:
     columns: dict[str, Any] = {**read_tensors(path)[0]}
-    columns |= {name: getattr(task, name) for name in ("actions", "state_names", "outcome_names")}
+    columns |= {name: getattr(task, name) for name in ("schema", "outcome_names")}
     return Transitions.logged(**columns)
 
 

@@ -29,9 +29,10 @@ from counterpoint.policies.base import Learned, Policy, PolicyLearner, saved_ver
 from counterpoint.policies.evolution import CrossEntropy, EvolutionStrategy
 from counterpoint.policies.rules import OrderedDose, Rule, ScoredActions, is_ordered
 from counterpoint.scm.density import DensitySCM
+from counterpoint.scm.posterior import PosteriorDraws
 from counterpoint.seeding import derive, generator
 from counterpoint.settings import Count, Positive, check_settings
-from counterpoint.simulation.models import Fresh, ModelSimulator, Pool, Stack
+from counterpoint.simulation.models import Fresh, ModelSimulator, Pool
 from counterpoint.simulation.objectives import LowerBound, MeanReturn, WorstShare
 from counterpoint.simulation.rollout import Actor, Noise, Rollout, on_device
 from counterpoint.simulation.selection import start_rows
@@ -44,6 +45,8 @@ class Search(PolicyLearner):
 
     model: ModelRecipe = DensitySCM()
     """What the policy is tried in."""
+    draws: PosteriorDraws | None = PosteriorDraws()
+    """Members as draws from the posterior of the model's linear part, where it has one; none keeps the fitted ones."""
     rule: OrderedDose | ScoredActions | None = None
     """The class of policies; none for a linear dose where actions are ordered, else a linear score an action."""
     optimizer: CrossEntropy | EvolutionStrategy = CrossEntropy()
@@ -89,6 +92,8 @@ class Search(PolicyLearner):
     ) -> list[Learned]:
         """The policy of every job, searched in its own model."""
         seeds = [derive(job.seed, "search") for job in jobs]
+        if self.draws is not None:
+            models = [self.draws(model, job) for model, job in zip(models, jobs, strict=True)]
         learner = SearchLearner(self, ModelSimulator(models), jobs, task, seeds)
         known = identity(self, jobs, task, [model.fingerprint for model in models])
         trained = train(learner, self.schedule, seeds, known, monitor.stage("search"))
@@ -136,6 +141,7 @@ class SearchLearner(Learner):
         starts = [start_rows(job, model) for job, model in zip(jobs, simulator.models, strict=True)]
         self.counts = [len(state) for state, _ in starts]
         self.sources = [how.noise.source(m, job) for m, job in zip(simulator.models, jobs, strict=True)]
+        self.noise_widths = [part.mechanism.prior(1, torch.Generator()).shape[-1] for part in simulator.stacks]
         mean, spread = _moments(jobs, simulator.models)
         kept = {"state": pad_sequence([state for state, _ in starts], batch_first=True), "mean": mean, "spread": spread}
         kept |= {"theta": pad_sequence([theta for _, theta in starts], batch_first=True)}
@@ -160,8 +166,7 @@ class SearchLearner(Learner):
         """First states and noise of `starts` episodes in every member, for some rounds."""
         members, steps = self.simulator.members, rounds * self.horizon
         noise = self.sources[job](steps, members, starts, random)
-        widest = max(part.mechanism.prior(1, torch.Generator()).shape[-1] for part in self.simulator.stacks)
-        noise = nn.functional.pad(noise, (0, widest - noise.shape[-1]))
+        noise = nn.functional.pad(noise, (0, max(self.noise_widths) - noise.shape[-1]))
         start = torch.randint(self.counts[job], (rounds, members, starts), generator=random)
         return {"start": start, "noise": noise.unflatten(0, (rounds, self.horizon))}
 
@@ -184,8 +189,7 @@ class SearchLearner(Learner):
             return x[:, :, None].expand(*shape, -1).reshape(k, members * candidates * each, -1)
 
         def luck(t: int) -> Noise:
-            drawn = everywhere(noise[:, t])
-            return tuple(drawn[part.models][..., : self._noise_width(part)] for part in self.simulator.stacks)
+            return self._by_stack(everywhere(noise[:, t]))
 
         def act(state: Float[Tensor, "k e s"], theta: Float[Tensor, "k e t"]) -> Float[Tensor, "k e a"]:
             told = self._told(state, theta).view(*shape, -1).transpose(1, 2).reshape(k * candidates, members * each, -1)
@@ -204,9 +208,12 @@ class SearchLearner(Learner):
     def _told(self, state: Float[Tensor, "k e s"], theta: Float[Tensor, "k e t"]) -> Float[Tensor, "k e i"]:
         return (context(spread_levels(state, self.categories), theta=theta) - self.mean) / self.spread
 
-    @staticmethod
-    def _noise_width(part: Stack) -> int:
-        return part.mechanism.prior(1, torch.Generator()).shape[-1]
+    def _by_stack(self, noise: Float[Tensor, "k e u"]) -> Noise:
+        """Each stack's own models and as many columns as its noise has."""
+        if len(self.noise_widths) == 1:
+            return (noise,)
+        parts = zip(self.simulator.stacks, self.noise_widths, strict=True)
+        return tuple(noise[part.models][..., :width] for part, width in parts)
 
     def optimizers(self) -> Sequence[Optimizer]:
         return ()

@@ -11,11 +11,10 @@ this decides what a policy meets in the model: a small wrong slope, over hundred
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from counterpoint.data.jobs import Job, change_table
-from counterpoint.errors import CounterpointError
 from counterpoint.model import Model
 from counterpoint.nets.conditional import ConditionalLaw
 from counterpoint.nets.stacked import with_weights
@@ -40,28 +39,33 @@ class PosteriorDraws:
     def __post_init__(self) -> None:
         check_settings(self)
 
+    @torch.no_grad()
     def __call__(self, model: Model, job: Job) -> Model:
-        """The model with other members; `job` is what it was fitted on."""
+        """The model with other members, from the job it was fitted on; a model without a linear part keeps its own."""
         mechanism = model.mechanism
         if not isinstance(mechanism, LawMechanism) or mechanism.law.triangular:
-            raise CounterpointError(
-                "posterior draws need a model with one noise a state column and no order; use DensitySCM(), or search"
-                " with draws=None"
-            )
+            return model
         assert isinstance(model, StructuralCausalModel)
-        table = change_table(job)
-        told, y = (table[name].to(model.device) for name in ("context", "y"))
-        mean, covariance, _ = linear_posterior(*_regression(mechanism.law, told, y))
-        shape = len(model.state_names), mechanism.context_width, self.members
         picked = torch.arange(self.members) % mechanism.members
         weights = {name: tensor[picked.to(tensor.device)] for name, tensor in mechanism.state_dict().items()}
-        random = generator(job.seed, "posterior")
-        draws = torch.randn(self.members, mean.shape[1], mean.shape[2], 1, generator=random, dtype=torch.double)
-        root = torch.linalg.cholesky(covariance)[picked]
-        slopes = (mean[picked] + (root @ draws.to(root))[..., 0]).mT.float()
+        slopes = self._slopes(mechanism.law, job, picked)
         weights["law.slope"], weights["law.y.mean"] = slopes[:, :-1].contiguous(), slopes[:, -1:].contiguous()
-        drawn = with_weights(model.recipe.build(*shape), weights)
-        return type(model)(model.recipe, drawn, model.schema, model.origin, model.fitted_rows)
+        drawn = model.recipe.build(len(model.state_names), mechanism.context_width, self.members)
+        return type(model)(model.recipe, with_weights(drawn, weights), model.schema, model.origin, model.fitted_rows)
+
+    def _slopes(self, law: ConditionalLaw, job: Job, picked: Int[Tensor, " draws"]) -> Float[Tensor, "draws i d"]:
+        """Slopes and, last, intercepts; exactly mirrored where a mirror is declared."""
+        table, schema, device = change_table(job), job.data.schema, law.slope.device
+        weight = 0.5 if schema.knowledge.mirror else 1.0
+        inputs, rest = _regression(law, table["context"].to(device), table["y"].to(device))
+        mean, covariance, _ = linear_posterior(inputs, rest, weight)
+        shape = len(picked), *mean.shape[1:], 1
+        draws = torch.randn(shape, generator=generator(job.seed, "posterior"), dtype=torch.double).to(mean)
+        slopes = (mean[picked] + (torch.linalg.cholesky(covariance)[picked] @ draws)[..., 0]).mT.float()
+        states, actions = schema.knowledge.signs(schema.state_names, schema.action_names)
+        others = torch.ones(slopes.shape[1] - len(states) - len(actions))  # Subject factors and the constant.
+        alike = torch.cat([states, actions, others])[:, None] == states
+        return slopes * alike.to(slopes)
 
 
 def _regression(
@@ -77,15 +81,17 @@ def _regression(
 
 @torch.no_grad()
 def linear_posterior(
-    x: Float[Tensor, "m n i"], y: Float[Tensor, "m n d"]
+    x: Float[Tensor, "m n i"], y: Float[Tensor, "m n d"], weight: float = 1.0
 ) -> tuple[Float[Tensor, "m d i"], Float[Tensor, "m d i i"], Float[Tensor, "m d"]]:
     """Mean and covariance of every column's weights, and its noise variance; the last input has a flat prior.
 
+    Each row counts `weight` times.
+
     On the Gram matrix of a stack; scikit-learn's `ARDRegression` fits one column of one table (a test compares them).
     """
-    x, y, rows = x.double(), y.double(), x.shape[1]
+    x, y, rows = weight**0.5 * x.double(), weight**0.5 * y.double(), weight * x.shape[1]
     gram, product, square = (x.mT @ x)[:, None], (x.mT @ y).mT[..., None], y.square().sum(1)
-    total = y.var(1, correction=0).clamp(min=LEAST)
+    total = (square / rows).clamp(min=LEAST)
     variance, precision = 0.1 * total, 1e-3 / total[..., None].expand(*total.shape, x.shape[-1]).clone()
     flat = torch.ones_like(precision)
     flat[..., -1] = 0

@@ -75,8 +75,7 @@ def simulate(
         subject=torch.arange(trials).repeat_interleave(steps),
         episode=opens.flatten().cumsum(0) - 1,
         step=torch.arange(steps).repeat(trials),
-        actions=task.actions,
-        state_names=task.state_names,
+        schema=task.schema,
         outcome_names=task.outcome_names,
     )
     check_actions(task.actions, rows.action, "the policy's action")

@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from counterpoint.data.knowledge import Knowledge
+from counterpoint.data.schema import Schema
 from counterpoint.data.shapes import Action, Flag, Noise, Reward, State
 from counterpoint.data.spaces import Discrete, constant
 from counterpoint.settings import Amount, Positive, Share, Weight, check_settings
@@ -58,6 +60,8 @@ class CartPole(KnownSCM):
     horizon: Positive = 500
     """Steps after which an evaluation episode is cut, as in CartPole-v1."""
     discount: Share = 0.99
+    mirror_declared: bool = False
+    """Whether its logs say that left and right are alike, which a model may then rely on."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -67,6 +71,11 @@ class CartPole(KnownSCM):
     noise_width = 5
     selection_horizon = 200
     """A pole that stands this long in a model stands; 500 steps there choose no better."""
+
+    @property
+    def schema(self) -> Schema:
+        mirror = (*self.state_names, "action_0") if self.mirror_declared else ()
+        return Schema.of(self.state_names, self.actions, knowledge=Knowledge(mirror=mirror))
 
     @property
     def ceiling(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]

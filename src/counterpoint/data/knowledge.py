@@ -1,0 +1,104 @@
+"""What a user knows of the state and need not be learned: it holds in every imagined row, and a fit may rely on it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from counterpoint.data.spaces import ActionSpace, constant
+from counterpoint.errors import require
+from counterpoint.settings import Finite, check_settings
+
+ON_CIRCLE = 1e-2
+"""Logged cosines and sines may be so far off the circle: tables are rounded."""
+ROUNDED = 1e-4
+"""Logged numbers may be so far outside what is declared, in units of the numbers themselves."""
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """Facts about columns, by name. Nothing is assumed where nothing is declared."""
+
+    bounds: tuple[tuple[str, Finite, Finite], ...] = ()
+    """(column, lowest, highest)."""
+    whole: tuple[str, ...] = ()
+    """Columns that hold whole numbers."""
+    circles: tuple[tuple[str, str], ...] = ()
+    """Pairs of columns that are the cosine and the sine of one angle."""
+    mirror: tuple[str, ...] = ()
+    """State and action columns of a mirror symmetry: the same happens, mirrored, where these state columns change their
+    sign and these action columns their side of the middle of the action space."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        for name, low, high in self.bounds:
+            require(low < high, f"the bounds of '{name}' are {low} and {high}; give the lower one first")
+
+    def check_names(self, states: Sequence[str], actions: Sequence[str]) -> None:
+        """Raise one line for a column that is not there."""
+        named = [*(name for name, _, _ in self.bounds), *self.whole, *(name for pair in self.circles for name in pair)]
+        for name in named:
+            require(name in states, f"'{name}' is declared and is not a state column; name one of the state")
+        for name in self.mirror:
+            require(
+                name in (*states, *actions), f"mirror names '{name}', which is not a column; name a state or action"
+            )
+
+    def check(self, state: Float[Tensor, "n s"], names: Sequence[str]) -> None:
+        """Raise one line where logged rows are not as declared; missing next states are passed over."""
+        held = self.hold(state, names)
+        for i, name in enumerate(names):
+            near = ON_CIRCLE if any(name in pair for pair in self.circles) else ROUNDED * state[:, i].abs().clamp(min=1)
+            wrong = ((held[:, i] - state[:, i]).abs() > near) & ~state[:, i].isnan()
+            require(
+                not bool(wrong.any()),
+                f"column '{name}' is not as declared ({self._said(name)}) in {int(wrong.sum())} rows; correct the rows"
+                " or the declaration",
+            )
+
+    def _said(self, name: str) -> str:
+        facts = [f"from {low:g} to {high:g}" for column, low, high in self.bounds if column == name]
+        facts += ["whole numbers"] if name in self.whole else []
+        return ", ".join([*facts, *(f"on a circle with '{' and '.join(p)}'" for p in self.circles if name in p)])
+
+    def hold(self, state: Float[Tensor, "*n s"], names: Sequence[str]) -> Float[Tensor, "*n s"]:
+        """The nearest state that is as declared."""
+        if not (self.bounds or self.whole or self.circles):
+            return state
+        low, high, whole, circles = _places(self, tuple(names))
+        if self.bounds:
+            state = state.clamp(constant(low, state.device), constant(high, state.device))
+        if self.whole:
+            state = torch.where(constant(whole, state.device), state.round(), state)
+        for cosine, sine in circles:
+            radius = torch.hypot(state[..., cosine], state[..., sine]).clamp(min=1e-6)
+            scale = torch.ones_like(state)
+            scale[..., cosine] = scale[..., sine] = radius
+            state = state / scale
+        return state
+
+    def signs(self, states: Sequence[str], actions: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """−1 for every column that the mirror turns, 1 for the others."""
+        state, action = ([-1.0 if name in self.mirror else 1.0 for name in names] for names in (states, actions))
+        return torch.tensor(state), torch.tensor(action)
+
+
+def mirrored_actions(
+    action: Float[Tensor, "n a"], space: ActionSpace, signs: Float[Tensor, " a"]
+) -> Float[Tensor, "n a"]:
+    """Actions on the other side of the middle of their space."""
+    middle = (torch.tensor(space.low) + torch.tensor(space.high)) / 2
+    return middle + signs * (action - middle)
+
+
+@lru_cache(maxsize=64)
+def _places(
+    known: Knowledge, names: tuple[str, ...]
+) -> tuple[tuple[float, ...], tuple[float, ...], tuple[bool, ...], list[tuple[int, int]]]:
+    bounds = {name: (low, high) for name, low, high in known.bounds}
+    low, high = zip(*(bounds.get(name, (-torch.inf, torch.inf)) for name in names), strict=True)
+    circles = [(names.index(cosine), names.index(sine)) for cosine, sine in known.circles]
+    return low, high, tuple(name in known.whole for name in names), circles
