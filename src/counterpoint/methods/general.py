@@ -11,6 +11,7 @@ from counterpoint.model import Model, ModelRecipe
 from counterpoint.nets.training import Monitor, Schedule
 from counterpoint.policies.base import Learned, PolicyLearner, discrete
 from counterpoint.policies.d3qn import D3QN
+from counterpoint.policies.rollout_rows import RolloutRows
 from counterpoint.scm.density import DensitySCM
 from counterpoint.seeding import derive
 from counterpoint.settings import check_settings
@@ -33,6 +34,8 @@ class General(PolicyLearner):
     """What learns the policy."""
     selection: Rollouts = Rollouts()
     """How the checkpoint is chosen inside the model, where the learner's schedule checks."""
+    rollouts: RolloutRows | None = None
+    """Rows of the learning policy's own episodes inside the model, beside real and one-step ones; none in the paper."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -63,4 +66,5 @@ class General(PolicyLearner):
         """The policy of every job from its augmented table; its model chooses where the schedule checks."""
         selector = self.selection.selector(models, augmented, task) if self.learner.schedule.check_every else None
         jobs = [replace(job, seed=derive(job.seed, "policy")) for job in augmented]
-        return self.learner.fit_many(jobs, task, monitor.stage("policy"), device, selector)
+        replay = self.rollouts.replay(models, jobs, task) if self.rollouts else None
+        return self.learner.fit_many(jobs, task, monitor.stage("policy"), device, selector, replay)

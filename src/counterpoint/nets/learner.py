@@ -23,6 +23,8 @@ class Learner(nn.Module, ABC):
 
     allow_tf32: bool = False
     """A GPU may round the factors of matrix products to ten bits (TF32): up to twice as fast."""
+    eager_updates: int = EAGER_CALLS
+    """Updates run plainly before one is captured as a graph; few where an update is long."""
 
     @abstractmethod
     def draw(self, member: int, random: torch.Generator, steps: int) -> Tensors:
@@ -31,6 +33,12 @@ class Learner(nn.Module, ABC):
     @abstractmethod
     def update(self, draw: Tensors) -> dict[str, Float[Tensor, " k"]]:
         """One update of every member from its own draws [K, …], never waiting for a GPU; returns losses to log."""
+
+    prepare_every: int = 0
+    """Updates between two calls of `prepare`; 0 for none."""
+
+    def prepare(self, update: int) -> None:
+        """What is to be done between updates, `update` of which are done, and outside any graph."""
 
     @abstractmethod
     def optimizers(self) -> Sequence[Optimizer]:
@@ -94,7 +102,7 @@ class Stepper:
     def __init__(self, learner: Learner) -> None:
         self.learner = learner
         self.device = next(learner.network().parameters()).device
-        self.update = Replayed(self._update)
+        self.update = Replayed(self._update, learner.eager_updates)
         self.draws: Tensors = {}
         self.done = 0
 

@@ -173,6 +173,9 @@ class _Run:
 
     def chunk(self) -> None:
         """The updates up to the next validation, log row or `CHUNK`th step, whichever comes first; then look around."""
+        every = self.learner.prepare_every
+        if every and self.progress.step % every == 0:
+            self.learner.prepare(self.progress.step)
         stop = min(self.schedule.steps, *(_next(self.progress.step, every) for every in self._periods()))
         count = stop - self.progress.step
         draws = [self.learner.draw(k, random, count) for k, random in enumerate(self.randoms)]
@@ -185,7 +188,8 @@ class _Run:
         self._look(losses)
 
     def _periods(self) -> list[int]:
-        return [every for every in (CHUNK, self.schedule.check_every, self.schedule.log_every) if every > 0]
+        own = (CHUNK, self.schedule.check_every, self.schedule.log_every, self.learner.prepare_every)
+        return [every for every in own if every > 0]
 
     def _set_rates(self) -> None:
         factor = self.schedule.factor(self.progress.step)

@@ -4,7 +4,7 @@ y = r + γ·(1 − terminated)·Q_target(s', argmax_a Q(s', a)),  loss = Huber(Q
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -22,6 +22,8 @@ from counterpoint.nets.stacked import initialise
 from counterpoint.nets.training import Monitor, Schedule, train
 from counterpoint.policies.base import Learned, PolicyLearner, action_numbers, discrete
 from counterpoint.policies.qnetwork import QPolicy, greedy, q_policies, saved_q_policy
+from counterpoint.policies.rollout_rows import NAMES, RolloutReplay
+from counterpoint.seeding import derive
 from counterpoint.settings import Amount, Fraction, Positive, Rate, Share, Widths, check_settings
 from counterpoint.simulation.rollout import Actor
 from counterpoint.tasks.base import Task
@@ -50,6 +52,8 @@ class D3QN(PolicyLearner):
     """Largest norm of a member's gradient."""
     huber: Amount = 1.0
     """Errors beyond this count linearly, so that rare large rewards count for less; a death of −10 wants about 10."""
+    networks: Positive = 1
+    """Networks of one policy, each with its own start and minibatches, which vote by their mean."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -61,14 +65,17 @@ class D3QN(PolicyLearner):
         monitor: Monitor = Monitor(),
         device: str = "cpu",
         selector: Selector | None = None,
+        replay: RolloutReplay | None = None,
     ) -> list[Learned]:
-        """Learn every job; `selector` chooses the checkpoint wherever the schedule checks."""
-        actions, seeds = discrete(task, jobs), [job.seed for job in jobs]
-        tables, objective = [table(job) for job in jobs], greedy_by(task, jobs[0])
-        network = self.build(tables[0]["state"].shape[1], actions.count, len(jobs)).to(device_of(device))
+        """Learn every job; `selector` chooses the checkpoint wherever the schedule checks, `replay` adds rollouts."""
+        actions, seeds = discrete(task, jobs), voter_seeds(jobs, self.networks)
+        tables = [rows for job in jobs for rows in [table(job)] * self.networks]
+        objective = replace(greedy_by(task, jobs[0]), votes=self.networks)
+        network = self.build(tables[0]["state"].shape[1], actions.count, len(tables)).to(device_of(device))
         initialise(network, seeds)
-        learner = QLearner(network, self.build, tables, self, objective, selector)
-        trained = train(learner, self.schedule, seeds, identity(self, jobs, task, selected_by(selector)), monitor)
+        learner = QLearner(network, self.build, tables, self, objective, selector, replay)
+        known = identity(self, jobs, task, selected_by(selector), replay and replay.how)
+        trained = train(learner, self.schedule, seeds, known, monitor)
         return q_policies(self, trained, jobs, actions)
 
     def build(self, state: int, actions: int, members: int) -> DuelingQ:
@@ -78,6 +85,11 @@ class D3QN(PolicyLearner):
     def rebuild(self, saved: Saved) -> QPolicy:
         """The policy back from its artifact."""
         return saved_q_policy(self, saved)
+
+
+def voter_seeds(jobs: Sequence[Job], networks: int) -> list[int]:
+    """A seed for every network of every job; the first network starts as one alone would."""
+    return [seed for job in jobs for seed in (job.seed, *(derive(job.seed, "q", i) for i in range(1, networks)))]
 
 
 def selected_by(selector: Selector | None) -> Any:
@@ -146,6 +158,7 @@ class QLearner(Learner):
         how: D3QN,
         objective: Objective,
         selector: Selector | None,
+        replay: RolloutReplay | None = None,
     ) -> None:
         super().__init__()
         if how.schedule.check_every and selector is None:
@@ -153,6 +166,8 @@ class QLearner(Learner):
                 "the schedule checks but nothing selects; set schedule.check_every=0 or use General"
             )
         self.online, self.how, self.objective, self.selector = online, how, objective, selector
+        self.replay, self.prepare_every = replay, replay.how.every if replay is not None else 0
+        self.from_rollouts = round(how.batch * replay.how.share) if replay is not None else 0
         self.allow_tf32 = objective.allow_tf32
         device = next(online.parameters()).device
         padded = pad([{name: column for name, column in t.items() if name != "imagined"} for t in tables])
@@ -170,18 +185,37 @@ class QLearner(Learner):
 
     def draw(self, member: int, random: torch.Generator, steps: int) -> dict[str, Tensor]:
         """Row numbers with the fixed share of real rows; a table keeps its real rows first."""
-        real, imagined = self.real[member], self.imagined[member]
-        from_real = round(self.how.batch * self.how.real_share) if imagined else self.how.batch
+        real, imagined, logged = self.real[member], self.imagined[member], self.how.batch - self.from_rollouts
+        from_real = round(logged * self.how.real_share) if imagined else logged
         rows = [torch.randint(real, (steps, from_real), generator=random)]
         if imagined:
-            rows.append(real + torch.randint(imagined, (steps, self.how.batch - from_real), generator=random))
-        return {"rows": torch.cat(rows, 1)}
+            rows.append(real + torch.randint(imagined, (steps, logged - from_real), generator=random))
+        drawn = {"rows": torch.cat(rows, 1)}
+        return drawn | self._drawn_rollouts(steps, random)
 
-    def update(self, draw: dict[str, Tensor]) -> dict[str, Tensor]:
+    def _drawn_rollouts(self, steps: int, random: torch.Generator) -> dict[str, Tensor]:
+        if not self.from_rollouts:
+            return {}
+        return {"rollouts": torch.rand(steps, self.from_rollouts, generator=random)}
+
+    def prepare(self, update: int) -> None:
+        assert self.replay is not None
+        self.replay.refresh(self.actor, update)
+
+    def _batch(self, draw: dict[str, Tensor]) -> list[Tensor]:
+        """State, action, reward, next state and whether life goes on, of every network's own minibatch."""
         rows = draw["rows"]
         wide = rows[..., None].expand(-1, -1, self.state.shape[-1])
-        state, next_state = self.state.gather(1, wide), self.next_state.gather(1, wide)
-        reward, not_terminated, action = (c.gather(1, rows) for c in (self.reward, self.not_terminated, self.action))
+        taken = {"state": self.state.gather(1, wide), "next_state": self.next_state.gather(1, wide)}
+        taken |= {name: getattr(self, name).gather(1, rows) for name in ("action", "reward", "not_terminated")}
+        batch = [taken[name] for name in NAMES]
+        if self.replay is None or not self.from_rollouts:
+            return batch
+        more = self.replay.take(draw["rollouts"], self.objective.votes)
+        return [torch.cat(both, 1) for both in zip(batch, more, strict=True)]
+
+    def update(self, draw: dict[str, Tensor]) -> dict[str, Tensor]:
+        state, action, reward, next_state, not_terminated = self._batch(draw)
         target = self.objective.target(self, reward, next_state, not_terminated)
         values = self.online.values(state).gather(2, action[..., None])[..., 0]
         loss = nn.functional.smooth_l1_loss(values, target, reduction="none", beta=self.how.huber).mean(1)

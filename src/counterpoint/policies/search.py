@@ -23,7 +23,7 @@ from counterpoint.data.schema import Schema
 from counterpoint.data.spaces import ActionSpace
 from counterpoint.errors import CounterpointError, require
 from counterpoint.model import Model, ModelRecipe
-from counterpoint.nets.learner import Learner
+from counterpoint.nets.learner import Learner, Replayed
 from counterpoint.nets.training import Monitor, Schedule, train
 from counterpoint.policies.base import Learned, Policy, PolicyLearner, saved_verdict
 from counterpoint.policies.evolution import CrossEntropy, EvolutionStrategy
@@ -55,12 +55,12 @@ class Search(PolicyLearner):
     """What a candidate's returns in the members are worth."""
     noise: Fresh | Pool = Fresh()
     """Where the noise of an episode comes from."""
-    schedule: Schedule = Schedule(steps=30, check_every=5, log_every=5)
+    schedule: Schedule = Schedule(steps=25, check_every=5, log_every=5)
     """Rounds, and how often the means of all restarts are tried on the starts and noise kept for choosing."""
     starts: Positive = 4
     """Episodes of every candidate in every member, from first states of the table."""
     restarts: Positive = 2
-    """Searches from different first draws, of which the best policy is kept."""
+    """Searches from different first draws, side by side, of which the best policy is kept."""
     choosing_starts: Positive = 16
     """Episodes in every member by which the policy is chosen."""
     horizon: Count = 0
@@ -125,6 +125,7 @@ class Incumbents(nn.Module):
 class SearchLearner(Learner):
     """K searches, each in its own model and from R first draws; an update is a round."""
 
+    eager_updates = 1
     state: Tensor
     theta: Tensor
     mean: Tensor
@@ -154,6 +155,7 @@ class SearchLearner(Learner):
         self.distribution = how.optimizer.start(torch.stack(first), scale).to(simulator.device)
         self.incumbents = Incumbents(len(jobs), self.width, simulator.members).to(simulator.device)
         chances = [self._chance(k, generator(seed, "choosing"), 1, how.choosing_starts) for k, seed in enumerate(seeds)]
+        self.tried = Replayed(lambda given: {"returns": self.returns(**given)}, self.eager_updates)
         self.choosing = {name: torch.cat([each[name] for each in chances]).to(simulator.device) for name in chances[0]}
 
     def draw(self, member: int, random: torch.Generator, steps: int) -> dict[str, Tensor]:
@@ -224,7 +226,7 @@ class SearchLearner(Learner):
     def score(self) -> Float[Tensor, " k"]:
         """Minus the objective of every job's best restart, which becomes the incumbent; the same chance every time."""
         means = self.distribution.mean
-        returns = self.returns(means, self.choosing["start"], self.choosing["noise"])
+        returns = self.tried({"numbers": means, **self.choosing})["returns"]
         score, best = _finite(self.how.objective(returns)).max(1)
         if bool((score <= WORST).any()):
             job = int((score <= WORST).nonzero()[0])

@@ -27,7 +27,7 @@ from counterpoint.nets.likelihood import fit_by_likelihood
 from counterpoint.nets.stacked import initialise
 from counterpoint.nets.training import Monitor, train
 from counterpoint.policies.base import Learned, PolicyLearner, discrete
-from counterpoint.policies.d3qn import D3QN, Objective, QLearner, table
+from counterpoint.policies.d3qn import D3QN, Objective, QLearner, table, voter_seeds
 from counterpoint.policies.qnetwork import QPolicy, q_policies, saved_q_policy
 from counterpoint.seeding import derive
 from counterpoint.settings import Count, Positive, check_settings
@@ -85,7 +85,7 @@ class ValueExpansion(PolicyLearner):
         selector = self.selection.selector(models, real, task) if schedule.check_every else None
         tables = [rows for job in real for rows in [table(job)] * self.q_functions]
         network = self.build(tables[0]["state"].shape[1], actions.count, len(tables)).to(device_of(device))
-        initialise(network, [seed for job in jobs for seed in self._member_seeds(job)])
+        initialise(network, voter_seeds(jobs, self.q_functions))
         expansion = Expansion(self, models, reward, task)
         # TF32 is near enough: the models that targets look ahead in are wrong by more than its rounding.
         objective = Objective(actions, expansion, votes=self.q_functions, allow_tf32=True)
@@ -102,10 +102,6 @@ class ValueExpansion(PolicyLearner):
     def rebuild(self, saved: Saved) -> QPolicy:
         """The policy back from its artifact."""
         return saved_q_policy(self, saved)
-
-    def _member_seeds(self, job: Job) -> list[int]:
-        """The first member starts as D3QN would."""
-        return [job.seed, *(derive(job.seed, "q", i) for i in range(1, self.q_functions))]
 
     def _fit_dynamics(self, jobs: Sequence[Job], monitor: Monitor, device: str) -> list[DynamicsModel]:
         recipe = replace(self.model, ensemble=self.dynamics)
