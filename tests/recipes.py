@@ -10,6 +10,7 @@ from counterpoint.data.spaces import ActionSpace
 from counterpoint.data.transitions import Transitions
 from counterpoint.dynamics.deterministic import Deterministic
 from counterpoint.dynamics.gaussian import GaussianDynamics
+from counterpoint.dynamics.gaussian_process import GaussianProcess
 from counterpoint.dynamics.mixture import MixtureDynamics
 from counterpoint.nets.laws import Gaussian, Mixture, Spline
 from counterpoint.nets.likelihood import Likelihood
@@ -51,6 +52,7 @@ MODELS = {
     "deterministic": Deterministic(**DYNAMICS),
     "gaussian dynamics": GaussianDynamics(**DYNAMICS),
     "mixture dynamics": MixtureDynamics(**DYNAMICS, components=2),
+    "gaussian process": GaussianProcess(Schedule(steps=20, check_every=10)),
 }
 POLICY = D3QN(hidden=(8,), schedule=Schedule(steps=5), batch=16)
 

@@ -9,6 +9,7 @@ import pytest
 
 from counterpoint.counterfactual import Augmenter
 from counterpoint.dynamics.gaussian import GaussianDynamics
+from counterpoint.dynamics.gaussian_process import GaussianProcess
 from counterpoint.dynamics.outcome import Outcome
 from counterpoint.errors import CounterpointError
 from counterpoint.methods.general import General
@@ -48,6 +49,8 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: GaussianDynamics(ensemble=0),
         "ensemble=0 of GaussianDynamics is not",
     ),
+    "a process has a row": (lambda: GaussianProcess(most=0), "most=0 of GaussianProcess is not a number from 1"),
+    "a process learns": (lambda: GaussianProcess(learning_rate=0.0), "learning_rate=0.0 of GaussianProcess is not"),
     "a price is not paid out": (
         lambda: DensitySCM(variation_penalty=-1.0),
         "variation_penalty=-1.0 of DensitySCM",

@@ -79,7 +79,7 @@ def _swapped(model: Any, state: Tensor, action: Tensor, noise: Tensor) -> tuple[
 def test_every_world_is_one_member_of_one_dynamics_model(name: str) -> None:
     models = MODELS[name].fit_many([Job(ROWS, seed) for seed in range(3)])
     simulator = ModelSimulator(models)
-    assert simulator.members == 2
+    assert simulator.members == getattr(MODELS[name], "ensemble", 1)
     state, action = ROWS.state[:30].view(3, 10, 4), ROWS.action[:30].view(3, 10, 1)
     stepped = step(simulator, state, action, simulator.fresh(10, 0)(0))
     noise = models[0].mechanism.prior(10, generator(0))

@@ -13,6 +13,7 @@ from counterpoint.data.storage import read, write
 from counterpoint.data.transitions import Transitions, concatenate
 from counterpoint.dynamics.deterministic import Deterministic
 from counterpoint.dynamics.gaussian import GaussianDynamics
+from counterpoint.dynamics.gaussian_process import GaussianProcess
 from counterpoint.dynamics.mixture import MixtureDynamics
 from counterpoint.dynamics.outcome import Outcome
 from counterpoint.errors import CounterpointError, CounterpointWarning
@@ -29,6 +30,7 @@ from counterpoint.policies.bcq import BCQ
 from counterpoint.policies.d3qn import D3QN
 from counterpoint.policies.evolution import CrossEntropy, EvolutionStrategy
 from counterpoint.policies.pets import PETS, Planner
+from counterpoint.policies.rollout_rows import RolloutRows
 from counterpoint.policies.rules import OrderedDose, ScoredActions
 from counterpoint.policies.search import Search
 from counterpoint.policies.steve import MVE, STEVE
@@ -59,12 +61,13 @@ __all__ = [
     "BCQ", "D3QN", "HIV", "MVE", "PETS", "STEVE", "ActionColumn", "Adversarial", "Augmenter", "Auto", "BiCoGAN",
     "Bins", "Box", "Candidate", "CartPole", "Choice", "Column", "ConditionalBiCoGAN", "CounterpointError",
     "CounterpointWarning", "CrossEntropy", "DensitySCM", "Deterministic", "Discrete", "EvolutionStrategy", "Fill",
-    "Fresh", "Gaussian", "GaussianDynamics", "General", "HIVResponse", "Job", "Knowledge", "KnownSCM", "Likelihood",
-    "LowerBound", "MeanReturn", "Mixed", "Mixture", "MixtureDynamics", "ModelSimulator", "Monitor", "OrderedDose",
-    "Origin", "Outcome", "Own", "Planner", "Policy", "PolicyLearner", "Pool", "PosteriorDraws", "Reader", "Rollout",
-    "Rollouts", "Run", "SCMEnv", "Schedule", "Schema", "ScoredActions", "Search", "SkewedSpline", "Spline", "Task",
-    "TaskSimulator", "Transitions", "Tumour", "TumourResponse", "Verdict", "Ward", "WorstShare", "check",
-    "concatenate", "evaluate", "from_dataframe", "inspect", "load", "location_scale", "paper_arms", "random_policy",
-    "read", "recommend", "simulate", "trial_subset", "write",
+    "Fresh", "Gaussian", "GaussianDynamics", "GaussianProcess", "General", "HIVResponse", "Job", "Knowledge",
+    "KnownSCM", "Likelihood", "LowerBound", "MeanReturn", "Mixed", "Mixture", "MixtureDynamics", "ModelSimulator",
+    "Monitor", "OrderedDose", "Origin", "Outcome", "Own", "Planner", "Policy", "PolicyLearner", "Pool",
+    "PosteriorDraws", "Reader", "Rollout", "RolloutRows", "Rollouts", "Run", "SCMEnv", "Schedule", "Schema",
+    "ScoredActions", "Search", "SkewedSpline", "Spline", "Task", "TaskSimulator", "Transitions", "Tumour",
+    "TumourResponse", "Verdict", "Ward", "WorstShare", "check", "concatenate", "evaluate", "from_dataframe",
+    "inspect", "load", "location_scale", "paper_arms", "random_policy", "read", "recommend", "simulate",
+    "trial_subset", "write",
 ]  # fmt: skip
 """Also the classes that a saved artifact may name: what is exported here loads back."""

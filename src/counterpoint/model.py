@@ -15,7 +15,7 @@ from counterpoint.data.schema import Schema
 from counterpoint.data.shapes import Theta
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError
-from counterpoint.nets.stacked import unstack, with_weights
+from counterpoint.nets.stacked import Weights, stack, unstack, with_weights
 from counterpoint.nets.training import Monitor
 from counterpoint.seeding import derive
 from counterpoint.settings import checked
@@ -181,6 +181,10 @@ class ModelRecipe(ABC):
     def structure(self) -> "ModelRecipe":
         """What decides the shape of the mechanism: models of one structure can be stacked."""
         return self
+
+    def joined(self, parts: Sequence[Weights]) -> Weights:
+        """The weights of several mechanisms of this structure as those of one with the members of all."""
+        return stack(parts)
 
     def rebuild(self, saved: Saved) -> Any:
         """The fitted model back from its artifact."""

@@ -107,7 +107,7 @@ class DynamicsModel(Model):
     """A fitted model of the dynamics: M members that stand for one law in equal parts."""
 
     kind: ClassVar[str] = "dynamics"
-    mechanism: HeadMechanism
+    mechanism: Mechanism
 
     @checked
     def sample(self, state: Any, action: Any, random: torch.Generator, theta: Theta = NO_THETA) -> Any:
@@ -139,7 +139,7 @@ class DynamicsModel(Model):
     def _pick(self, state: Tensor, action: Tensor, theta: Tensor, random: torch.Generator) -> Tensor:
         members = self.mechanism.members
         told = context(state, action, theta=theta).expand(members, -1, -1)
-        chance = self.mechanism.network.chance((members, len(state)), random)
+        chance = self.mechanism.prior(members * len(state), random).unflatten(0, (members, -1))
         drawn = self.mechanism.predict(told, state.expand(members, -1, -1), chance)
         picked = torch.randint(members, (len(state),), generator=random, device=random.device).to(state.device)
         return drawn[picked, torch.arange(len(state), device=state.device)]

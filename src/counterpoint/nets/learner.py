@@ -24,7 +24,8 @@ class Learner(nn.Module, ABC):
     allow_tf32: bool = False
     """A GPU may round the factors of matrix products to ten bits (TF32): up to twice as fast."""
     eager_updates: int = EAGER_CALLS
-    """Updates run plainly before one is captured as a graph; few where an update is long."""
+    """Updates run plainly on a GPU before one is captured as a graph: few where an update is long, all of them where it
+    factorises matrices, which may wait for the GPU."""
 
     @abstractmethod
     def draw(self, member: int, random: torch.Generator, steps: int) -> Tensors:

@@ -10,7 +10,7 @@ from torch import Tensor
 from counterpoint.data.jobs import Job, context
 from counterpoint.errors import CounterpointError, require
 from counterpoint.model import Mechanism, Model, ModelRecipe
-from counterpoint.nets.stacked import stack, with_weights
+from counterpoint.nets.stacked import with_weights
 from counterpoint.scm.base import StructuralCausalModel
 from counterpoint.settings import checked
 from counterpoint.simulation.rollout import Noise, Stream
@@ -79,7 +79,8 @@ class ModelSimulator:
 
 
 def _stacked(models: Sequence[Model]) -> Mechanism:
-    first, weights = models[0], stack([model.mechanism.state_dict() for model in models])
+    first = models[0]
+    weights = first.recipe.joined([model.mechanism.state_dict() for model in models])
     members = sum(model.mechanism.members for model in models)
     return with_weights(first.recipe.build(len(first.state_names), first.mechanism.context_width, members), weights)
 
