@@ -1,6 +1,6 @@
 """`counterpoint demo`: the whole chain on 50 trials, in a few minutes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,17 @@ from counterpoint.data.jobs import Job
 from counterpoint.errors import CounterpointError
 from counterpoint.evaluation.statistics import iqm
 from counterpoint.evaluation.true_return import evaluate_many, returns
-from counterpoint.methods.arms import CTRL_G, SMALL_BICOGAN, unselected
+from counterpoint.methods.arms import CTRL_G, QUICK_SEARCH, SEARCH, SMALL_BICOGAN, unselected
 from counterpoint.methods.general import General
 from counterpoint.nets.training import Schedule
-from counterpoint.policies.base import Learned, PolicyLearner
+from counterpoint.policies.base import Learned, Policy, PolicyLearner
 from counterpoint.policies.d3qn import D3QN
-from counterpoint.report.figures import demo_figure
+from counterpoint.policies.search import SearchedPolicy
+from counterpoint.report.figures import demo_figure, episodes_figure
 from counterpoint.report.results import provenance, write_csv, write_json
 from counterpoint.scm.density import DensitySCM
 from counterpoint.seeding import derive, generator
+from counterpoint.simulation.rollout import Rollout, TaskSimulator
 from counterpoint.simulation.selection import Rollouts
 from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks.cartpole import CartPole
@@ -44,12 +46,14 @@ def arms(length: float) -> dict[str, PolicyLearner]:
         "D3QN, real rows": unselected(learner),
         "CTRL_g, small BiCoGAN": General(bicogan, learner=learner, selection=Rollouts(starts=8)),
         CTRL_G: General(exact, learner=learner, selection=Rollouts(starts=8)),
+        SEARCH: replace(QUICK_SEARCH, model=exact, schedule=Schedule(max(int(15 * length), 1), 5, log_every=5)),
     }
 
 
 @dataclass(frozen=True)
 class Demo:
-    """CTRL_g against D3QN on 50 logged trials of noisy CartPole. Writes a table, a figure and the policies."""
+    """D3QN, CTRL_g and a search inside the SCM on 50 logged trials of noisy CartPole. Writes a table, two figures and the
+    policies, and says the searched rule in words."""
 
     run: Path = Path("runs/demo")
     """Run folder."""
@@ -72,13 +76,16 @@ class Demo:
             raise CounterpointError(f"{self.seeds} data sets show nothing; set --seeds to 1 or more")
         task = CartPole()
         jobs = [self._job(task, i) for i in range(self.seeds)]
-        say(f"{self.seeds} data sets of {len(jobs[0].data)} rows; three methods; returns up to {task.ceiling:g}\n")
+        say(f"{self.seeds} data sets of {len(jobs[0].data)} rows; four methods; returns up to {task.ceiling:g}\n")
         rows: list[dict[str, Any]] = []
+        first: dict[str, Policy] = {}
         with watching(self.run, self.saving) as monitor:
             for name, learner in arms(self.length).items():
                 learned = learner.fit_many(jobs, task, monitor.stage(name), self.device)
                 rows += self._try(name, learner, learned, task)
+                first[name] = learned[0].selected
         self._write(rows, task)
+        self._one_episode(first, task)
 
     def _job(self, task: CartPole, index: int) -> Job:
         seed = derive(self.seed, "demo", index)
@@ -104,6 +111,21 @@ class Demo:
         say("")
         show(table, f"return of {self.evaluation_trials} episodes, over {self.seeds} data sets of {self.trials} trials")
         say(f"every seed in {self.run / 'results.csv'}, figure in {self.run / 'returns.png'}, policies beside them")
+
+    def _one_episode(self, policies: Mapping[str, Policy], task: CartPole) -> None:
+        """One start and one run of luck under each policy of the first data set; the searched rule in words."""
+        seed, simulator = derive(self.seed, "episode"), TaskSimulator(task.at_evaluation())
+        start = task.initial(1, generator(seed, "start"))[None]
+        paths = {}
+        for name, policy in policies.items():
+            rollout = Rollout(simulator, task, policy.to("cpu").actor())
+            steps = rollout(start, simulator.fresh(1, seed), task.horizon)
+            paths[name] = torch.stack([step.next_state[0, 0] for step in steps]).tolist()
+        episodes_figure(paths, task.state_names, ("position", "angle"), self.run / "episodes.png")
+        searched = policies[SEARCH]
+        assert isinstance(searched, SearchedPolicy)
+        say(f"\nthe rule that the search found on the first data set:\n{searched.explain()}")
+        say(f"one episode under each policy in {self.run / 'episodes.png'}")
 
     def _summary(self, name: str, scores: list[float]) -> dict[str, Any]:
         return {"method": name, "mean": sum(scores) / len(scores), "interquartile mean": float(iqm(scores)),

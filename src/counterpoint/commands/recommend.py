@@ -34,7 +34,8 @@ class Recommend:
 
     def execute(self) -> None:
         run = Run(self.run)
-        answer = recommend(run.policy.judged(run.verdict), self.data, run.training)
+        model, task = (run.scm, run.task) if run.has("scm") and run.has_task() else (None, None)
+        answer = recommend(run.policy.judged(run.verdict), self.data, run.training, model=model, task=task)
         out = self.out or self.run / "recommendations.csv"
         if out.suffix.lower() == ".json":
             write_text(out, json.dumps(answer.to_json(), indent=2))

@@ -1,11 +1,12 @@
 """`counterpoint train`: a policy from real and imagined rows."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import tyro
 
+from counterpoint.artifacts import device_of
 from counterpoint.commands.check_scm import examine
 from counterpoint.commands.console import Saving, say, watching
 from counterpoint.data.jobs import Job
@@ -15,12 +16,17 @@ from counterpoint.methods.general import LEARNER, General
 from counterpoint.nets.training import Monitor
 from counterpoint.policies.base import Policy, Verdict
 from counterpoint.policies.d3qn import D3QN
+from counterpoint.policies.search import Search, SearchedPolicy
 from counterpoint.runs import Run
 
-Method = Literal["ctrl-g", "ctrl-g-bicogan", "base-d", "base-s", "base-m", "d3qn", "bcq", "pets", "steve", "mve"]
+Method = Literal[
+    "ctrl-g", "search", "ctrl-g-rollouts", "ctrl-g-bicogan", "base-d", "base-s", "base-m", "d3qn", "bcq", "pets",
+    "pilco", "steve", "mve",
+]  # fmt: skip
 NO_MODEL = "It was learned without the run's model, so no check of a model speaks for it."
-OWN = "ctrl-g"
-"""The method that learns with the run's own SCM and imagined rows; every other fits what it needs itself."""
+PARENTS = {"ctrl-g": ["scm", "augmented"], "ctrl-g-rollouts": ["scm", "augmented"], "search": ["scm"]}
+"""What the methods that learn with the run's own SCM are made from; every other fits what it needs itself."""
+WITHOUT_Q = ("pets", "search", "pilco")
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,8 @@ class Train:
     run: Path
     """Run folder."""
     method: Method = "ctrl-g"
-    """ctrl-g uses the run's SCM and imagined rows (fit, augment); the others are the paper's baselines."""
+    """ctrl-g uses the run's SCM and imagined rows (fit, augment), ctrl-g-rollouts its own episodes in the SCM too, search
+    needs no imagined rows: it optimises a readable rule inside the SCM. The others are the paper's baselines."""
     learner: tyro.conf.OmitArgPrefixes[D3QN] = LEARNER
     seed: int = 0
     """Seed of everything random."""
@@ -40,11 +47,10 @@ class Train:
 
     def execute(self) -> None:
         require(
-            self.method != "pets" or self.learner == LEARNER,
-            "pets plans and learns no Q-network; leave the flags of the Q-network away",
+            self.method not in WITHOUT_Q or self.learner == LEARNER,
+            f"{self.method} learns no Q-network; leave the flags of the Q-network away",
         )
-        run, parents = Run(self.run), ["data", "split", "task"]
-        parents += ["scm", "augmented"] if self.method == OWN else []
+        run, parents = Run(self.run), ["data", "split", "task", *PARENTS.get(self.method, [])]
         for part in parents:
             run.fingerprint(part)
         verdict = self._verdict(run)
@@ -52,11 +58,13 @@ class Train:
             policy = self._learn(run, monitor)
         run.keep("policy", policy.judged(verdict).save, parents)
         say(f"{self.method} learned on {len(run.training)} logged rows, policy in {run.path('policy')}")
+        if isinstance(policy, SearchedPolicy):
+            say(f"{policy.explain()}\nreturn inside the model {policy.return_in_model:.4g}")
         say(str(verdict))
 
     def _verdict(self, run: Run) -> Verdict:
         """What is known of the model behind the policy; a model that nobody has checked is checked now."""
-        if self.method != OWN:
+        if self.method not in PARENTS:
             return Verdict("not checked", (NO_MODEL,))
         try:
             if not run.has("check"):
@@ -66,9 +74,16 @@ class Train:
         return run.checked
 
     def _learn(self, run: Run, monitor: Monitor) -> Policy:
-        if self.method != OWN:
-            arm = named_arms(self.learner)[self.method]
-            return arm.fit(run.training, run.task, self.seed, monitor.stage("train"), self.device)
-        model, rows = run.scm, run.augmented
-        method, job = General(model.recipe, learner=self.learner), Job(rows, self.seed, model.subjects(rows))
-        return method.learn([job], [model], run.task, monitor.stage("train"), self.device)[0].selected
+        arm, stage = named_arms(self.learner)[self.method], monitor.stage("train")
+        if self.method not in PARENTS:
+            return arm.fit(run.training, run.task, self.seed, stage, self.device)
+        model = run.scm
+        if isinstance(arm, Search):
+            rows = run.training
+            arm.check([Job(rows)], run.task)
+            model, job = model.to(device_of(self.device)), Job(rows, self.seed, model.subjects(rows))
+            return replace(arm, model=model.recipe).search([job], [model], run.task, stage)[0].selected
+        assert isinstance(arm, General)
+        rows = run.augmented
+        job = Job(rows, self.seed, model.subjects(rows))
+        return replace(arm, model=model.recipe).learn([job], [model], run.task, stage, self.device)[0].selected

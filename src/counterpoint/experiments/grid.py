@@ -43,6 +43,8 @@ class Arm:
 
     learner: PolicyLearner
     task: KnownSCM
+    most_trials: int = 0
+    """Logged trials that it can learn from at most; 0 for any number."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,7 @@ class Grid:
         return [
             Cell(name, self.behaviour, trials, seed, arm, self.protocol)
             for trials, seed in product(self.trials, self.seeds)
+            if not arm.most_trials or trials <= arm.most_trials
         ]
 
 

@@ -40,7 +40,7 @@ from counterpoint.seeding import derive
 from counterpoint.simulation.trials import trial_subset
 from counterpoint.tasks.base import KnownSCM
 
-COLUMNS = ("method", "behaviour", "trials", "seed", "return_selected", "return_last", "seconds")
+COLUMNS = ("method", "behaviour", "trials", "seed", "return_selected", "return_last", "return_in_model", "seconds")
 LOGGED = (
     "state", "action", "reward", "next_state", "terminated", "outcome", "truncated", "subject", "episode", "step",
 )  # fmt: skip
@@ -127,7 +127,9 @@ def fit_pack(order: Order, report: Report, checkpoints: Path, device: str, save_
     seconds = (time.perf_counter() - begun) / len(cells)
     record = provenance()
     where = {name: record[name] for name in ("commit", "device")}
-    return [{"selected": s, "last": t, "seconds": seconds, **where} for s, t in zip(selected, last, strict=True)]
+    inside = [getattr(each.selected, "return_in_model", None) for each in learned]
+    told = zip(selected, last, inside, strict=True)
+    return [{"selected": s, "last": t, "in_model": m, "seconds": seconds, **where} for s, t, m in told]
 
 
 def read_cell(folder: Path, cell: Cell) -> dict[str, Any] | None:
@@ -233,6 +235,7 @@ def _row(cell: Cell, result: Mapping[str, Any]) -> dict[str, Any]:
         "seed": cell.seed,
         "return_selected": _mean(result["selected"]),
         "return_last": _mean(result["last"]),
+        "return_in_model": "" if result.get("in_model") is None else result["in_model"],
         "seconds": result["seconds"],
     }
 

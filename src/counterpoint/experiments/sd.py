@@ -1,20 +1,32 @@
-"""The paper's SD experiment: CartPole on earth, 50 to 250 logged trials, every arm (Figure 2a and its twin)."""
+"""The paper's SD experiment, CartPole on earth, every arm (Figure 2a and its twin), and what goes beyond it.
+
+The paper logs 50 to 250 trials of 20 steps; 5, 10 and 20 show how few rows a policy can be learned from.
+"""
 
 from collections.abc import Sequence
 
 from counterpoint.errors import CounterpointError
-from counterpoint.experiments.grid import Arm, Behaviour, Grid
-from counterpoint.methods.arms import CTRL_G, paper_arms, quick_arms
+from counterpoint.experiments.grid import Arm, Behaviour, Grid, Protocol
+from counterpoint.methods.arms import CTRL_G, PILCO, PILCO_ROWS, SEARCH, beyond_arms, paper_arms, quick_arms
+from counterpoint.policies.base import PolicyLearner
+from counterpoint.policies.search import Search
 from counterpoint.tasks.cartpole import CartPole
 
+SEARCH_MIRROR = f"{SEARCH}, mirror declared"
+TRIALS = (5, 10, 20, 50, 100, 150, 200, 250)
 QUICK_TRIALS, QUICK_SEEDS = (50, 250), 3
 
 
 def sd(behaviour: Behaviour = "random", seeds: int = 20, methods: Sequence[str] = (), pack_size: int = 0) -> Grid:
     """The whole experiment; `methods` picks some of its arms."""
-    arms = {name: Arm(learner, CartPole()) for name, learner in paper_arms().items()}
+    arms = {name: _arm(name, learner) for name, learner in {**paper_arms(), **beyond_arms()}.items()}
+    arms[SEARCH_MIRROR] = Arm(Search(), CartPole(mirror_declared=True))
     numbers = tuple(range(seeds))
-    return Grid(_name(behaviour), chosen(arms, methods), seeds=numbers, behaviour=behaviour, pack_size=pack_size)
+    return Grid(_name(behaviour), chosen(arms, methods), TRIALS, numbers, behaviour, pack_size=pack_size)
+
+
+def _arm(name: str, learner: PolicyLearner) -> Arm:
+    return Arm(learner, CartPole(), PILCO_ROWS // Protocol().steps if name == PILCO else 0)
 
 
 def quick_sd(
@@ -35,8 +47,9 @@ def chosen(arms: dict[str, Arm], methods: Sequence[str]) -> dict[str, Arm]:
 
 
 def sd_comparisons(grid: Grid) -> list[tuple[str, str]]:
-    """CTRL_g with the default SCM against every other arm."""
-    return [(CTRL_G, name) for name in grid.arms if name != CTRL_G] if CTRL_G in grid.arms else []
+    """CTRL_g with the default SCM, and the search inside it, against every other arm."""
+    ours = [name for name in (SEARCH, CTRL_G) if name in grid.arms]
+    return [(own, name) for own in ours for name in grid.arms if name not in ours[: ours.index(own) + 1]]
 
 
 def _name(behaviour: Behaviour) -> str:

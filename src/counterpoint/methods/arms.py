@@ -1,4 +1,4 @@
-"""The arms of the paper's Figure 2a as a dictionary, with the appendix's numbers.
+"""The arms of the paper's Figure 2a as a dictionary, with the appendix's numbers, and those that go beyond it.
 
 How training ends, by one rule for all and without the environment: an arm that has a model of the dynamics keeps the
 checkpoint with the best return of rollouts inside that model; PETS, which learns nothing but a model, keeps the one
@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from counterpoint.dynamics.deterministic import Deterministic
 from counterpoint.dynamics.gaussian import GaussianDynamics
+from counterpoint.dynamics.gaussian_process import GaussianProcess
 from counterpoint.dynamics.mixture import MixtureDynamics
 from counterpoint.methods.general import LEARNER, General
 from counterpoint.nets.training import Schedule
@@ -17,17 +18,26 @@ from counterpoint.policies.base import PolicyLearner
 from counterpoint.policies.bcq import BCQ
 from counterpoint.policies.d3qn import D3QN
 from counterpoint.policies.pets import PETS, Planner
+from counterpoint.policies.rollout_rows import RolloutRows
+from counterpoint.policies.search import Search
 from counterpoint.policies.steve import MVE, STEVE
 from counterpoint.scm.bicogan import BiCoGAN
+from counterpoint.scm.posterior import PosteriorDraws
 from counterpoint.settings import checked
 from counterpoint.simulation.selection import Rollouts
 
 CTRL_G, CTRL_G_BICOGAN = "CTRL_g, default SCM", "CTRL_g, BiCoGAN"
+ROLLOUTS, SEARCH, PILCO = "CTRL_g + rollouts", "CTRL_g + search", "PILCO"
+PILCO_ROWS = 2000
+"""Rows that an exact Gaussian process is fitted on at most."""
 PAPER_NAMES = {CTRL_G: "CTRL_g", CTRL_G_BICOGAN: "CTRL_g"}
 """What the paper calls an arm, where its name is another."""
 
+QUICK_SEARCH = Search(
+    draws=PosteriorDraws(5), restarts=1, choosing_starts=8, schedule=Schedule(steps=15, check_every=5, log_every=5)
+)
 QUICK_LEARNER = D3QN((128, 128), Schedule(steps=3000, check_every=500, rate="linear", log_every=250), batch=128)
-"""For a laptop."""
+"""Both for a laptop."""
 
 SMALL_BICOGAN = BiCoGAN(
     generator_hidden=(50, 100, 150, 150),
@@ -62,10 +72,24 @@ def paper_arms(learner: D3QN = LEARNER) -> dict[str, PolicyLearner]:
     }
 
 
+def beyond_arms(learner: D3QN = LEARNER) -> dict[str, PolicyLearner]:
+    """What uses more of the model than one step: Q-learning on rollouts, and policies searched inside it.
+
+    PILCO differs from the search in the SCM by its model alone: the predictive variance of a Gaussian process.
+    """
+    voting = replace(learner, hidden=(128, 128), batch=128, networks=10)
+    return {
+        ROLLOUTS: General(learner=voting, rollouts=RolloutRows()),
+        SEARCH: Search(),
+        PILCO: Search(model=GaussianProcess(most=PILCO_ROWS), draws=None, starts=20, choosing_starts=80),
+    }
+
+
 def named_arms(learner: D3QN = LEARNER) -> dict[str, PolicyLearner]:
-    """The same arms, and MVE, under names that are easily typed."""
-    short = {CTRL_G: "ctrl-g", CTRL_G_BICOGAN: "ctrl-g-bicogan"}
-    arms = {short.get(name, name.lower()): arm for name, arm in paper_arms(learner).items()}
+    """All arms, and MVE, under names that are easily typed."""
+    short = {CTRL_G: "ctrl-g", CTRL_G_BICOGAN: "ctrl-g-bicogan", ROLLOUTS: "ctrl-g-rollouts", SEARCH: "search"}
+    every = {**paper_arms(learner), **beyond_arms(learner)}
+    arms = {short.get(name, name.lower()): arm for name, arm in every.items()}
     return {**arms, "mve": MVE(learner=learner)}
 
 
@@ -87,4 +111,5 @@ def quick_arms() -> dict[str, PolicyLearner]:
         "BCQ": BCQ(learner=unselected(QUICK_LEARNER)),
         "PETS": PETS(replace(PETS().model, ensemble=3), particles=3, planner=planner),
         "STEVE": STEVE(dynamics=2, rewards=2, q_functions=2, learner=QUICK_LEARNER, selection=small),
+        SEARCH: QUICK_SEARCH,
     }

@@ -16,10 +16,13 @@ from torch import Tensor
 from counterpoint.data.patients import Patients, read_patients
 from counterpoint.data.schema import agree
 from counterpoint.data.transitions import Transitions
+from counterpoint.model import Model
 from counterpoint.policies.base import Policy, Verdict
 from counterpoint.policies.qnetwork import QPolicy
+from counterpoint.policies.values import action_values
 from counterpoint.scm.support import Similar
 from counterpoint.settings import checked
+from counterpoint.tasks.base import Task
 
 UNLIKE = "unlike every subject of the log, so nothing can be said"
 
@@ -70,19 +73,38 @@ class Recommendations:
 
 
 @checked
-def recommend(policy: Policy, table: Any, logged: Transitions, seed: int = 0) -> Recommendations:
+def recommend(
+    policy: Policy,
+    table: Any,
+    logged: Transitions,
+    seed: int = 0,
+    model: Model | None = None,
+    task: Task | None = None,
+) -> Recommendations:
     """Advice for each subject of a table with the training table's columns, by its last row.
 
-    `logged` are the rows that the policy was learned from, where similar states are looked for.
+    `logged` are the rows that the policy was learned from, where similar states are looked for. A policy that has no
+    values of its own gets them by rollouts in `model`, rewarded and ended by `task`, where both are given.
     """
     agree(policy.schema, logged.schema, "policy", "log")
     patients, labels = read_patients(table, policy.schema), policy.schema.labels()
     taken, known = Similar(logged, seed=seed).taken(patients.state, len(labels))
     share = taken.double() / taken.sum(1, keepdim=True).clamp(min=1)
     wanted = policy.actions.index(policy.act(patients.state))
-    values = policy.values(patients.state) if isinstance(policy, QPolicy) else None
+    values = _values(policy, patients.state, model, task, seed)
     advice = [_advice(i, patients, policy, labels, wanted, values, share, known) for i in range(len(patients.names))]
     return Recommendations(policy.verdict, tuple(advice))
+
+
+def _values(
+    policy: Policy, state: Float[Tensor, "n s"], model: Model | None, task: Task | None, seed: int
+) -> Float[Tensor, "n actions"] | None:
+    """What every action is worth to every subject; none where nothing can say so."""
+    if isinstance(policy, QPolicy):
+        return policy.values(state)
+    if model is None or task is None:
+        return None
+    return action_values(policy, model, task, state, seed=seed).mean
 
 
 def _advice(

@@ -79,6 +79,8 @@ class Policy(nn.Module, Artifact, ABC):
         chosen = self._act(asked.values, check_factors(theta, len(asked.values)))
         if asked.table is None:
             return asked.answer(chosen, ())
+        if not isinstance(self.actions, Discrete):
+            return asked.table({name: chosen[:, i].tolist() for i, name in enumerate(self.schema.action_names)})
         choices = self.schema.choices()
         said = [choices[i] for i in self.actions.index(chosen).tolist()]
         return asked.table({name: [choice[name] for choice in said] for name in choices[0]})

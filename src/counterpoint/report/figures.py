@@ -6,7 +6,7 @@ Drawing decides nothing: estimates and intervals come in as columns, or from `ev
 
 import os
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from counterpoint.report.style import (
     BLUE,
     GREY,
     PALE,
+    PALETTE,
     VERMILLION,
     canvas,
     legend_once,
@@ -113,6 +114,27 @@ def demo_figure(
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
         legend_once(figure, [axes])
+
+
+def episodes_figure(
+    paths: Mapping[str, Sequence[Sequence[float]]],
+    names: Sequence[str],
+    shown: Sequence[str],
+    path: str | os.PathLike[str],
+    *,
+    title: str = "One start, one run of luck, each policy",
+) -> None:
+    """A panel for each shown column of the state, a line for each policy; a dot where its episode ended."""
+    with canvas(path, 1.2 + 2.2 * len(shown), title) as figure:
+        panels = list(figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0])
+        for panel, column in zip(panels, shown, strict=True):
+            for number, (policy, states) in enumerate(paths.items()):
+                values = [state[names.index(column)] for state in states]
+                panel.plot(values, color=PALETTE[number], linewidth=1.6, label=f"{policy}: {len(values)} steps")
+                panel.plot(len(values) - 1, values[-1], "o", color=PALETTE[number], markersize=5)
+            panel.set_ylabel(column)
+        panels[-1].set_xlabel("step")
+        legend_once(figure, panels)
 
 
 def _unique(rows: Sequence[Row], column: str) -> list[Any]:

@@ -109,7 +109,7 @@ class Pool:
 
     def source(self, model: Model, job: Job) -> Source:
         """Draws from one model's abducted noises."""
-        pool = _abducted(model, job).cpu()
+        pool = abducted(model, job).cpu()
 
         def draw(steps: int, members: int, each: int, random: torch.Generator) -> Tensor:
             rows = torch.randint(pool.shape[1], (steps, members, each), generator=random)
@@ -119,7 +119,7 @@ class Pool:
 
     def stream(self, simulator: ModelSimulator, jobs: Sequence[Job], episodes: int, seed: int) -> Stream:
         """The noise of `episodes` episodes of every model; `jobs` are what the models were fitted on."""
-        pools = [_abducted(model, job) for model, job in zip(simulator.models, jobs, strict=True)]
+        pools = [abducted(model, job) for model, job in zip(simulator.models, jobs, strict=True)]
         random, each = torch.Generator().manual_seed(seed), simulator.shared_out(episodes)
 
         def noise(t: int) -> Noise:
@@ -136,7 +136,7 @@ class Own:
 
     def stream(self, simulator: ModelSimulator, jobs: Sequence[Job], episodes: int, seed: int) -> Stream:
         """The noise of the episode that each model's job holds; it ends where the shortest of them does."""
-        steps = [_abducted(model, _one_episode(job)) for model, job in zip(simulator.models, jobs, strict=True)]
+        steps = [abducted(model, _one_episode(job)) for model, job in zip(simulator.models, jobs, strict=True)]
         each, length = simulator.shared_out(episodes), min(noise.shape[1] for noise in steps)
 
         def noise(t: int) -> Noise:
@@ -158,7 +158,7 @@ def _one_episode(job: Job) -> Job:
     return job[known]
 
 
-def _abducted(model: Model, job: Job) -> Float[Tensor, "m n u"]:
+def abducted(model: Model, job: Job) -> Float[Tensor, "m n u"]:
     """Every member's noise of every real row with a next state."""
     if not isinstance(model, StructuralCausalModel):
         raise CounterpointError(f"a {model.kind} model cannot abduct noise from the log; use fresh noise")

@@ -1,0 +1,148 @@
+"""Values of any policy by rollouts inside a model, with an interval over its members.
+
+Q(s, a) = E_m E_u Σ_t γ^t P(not ended before t)·r_t,    s_0 = s, a_0 = a, then a_t = π(s_t),    in member m
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from counterpoint.data.asking import ask
+from counterpoint.data.jobs import NO_THETA, check_factors
+from counterpoint.data.schema import agree
+from counterpoint.data.shapes import Theta
+from counterpoint.data.spaces import Discrete
+from counterpoint.data.transitions import Transitions
+from counterpoint.errors import CounterpointError, require
+from counterpoint.model import Model
+from counterpoint.policies.base import Policy
+from counterpoint.scm.support import Similar
+from counterpoint.settings import Count, Fraction, Positive, checked
+from counterpoint.simulation.models import ModelSimulator
+from counterpoint.simulation.rollout import Rollout, on_device
+from counterpoint.tasks.base import Task, check_task
+
+
+@dataclass(frozen=True)
+class Values:
+    """What each action (or, with one column, the policy's own) is worth in each state."""
+
+    members: Float[Tensor, "m n a"]
+    """The mean return in every member of the model."""
+    share: float
+    """Share of the members between `low` and `high`."""
+
+    @property
+    def mean(self) -> Float[Tensor, "n a"]:
+        return self.members.mean(0)
+
+    @property
+    def low(self) -> Float[Tensor, "n a"]:
+        return self.members.quantile((1 - self.share) / 2, 0)
+
+    @property
+    def high(self) -> Float[Tensor, "n a"]:
+        return self.members.quantile((1 + self.share) / 2, 0)
+
+    @property
+    def best(self) -> Int[Tensor, " n"]:
+        """The action of the largest mean."""
+        return self.mean.argmax(-1)
+
+    @property
+    def agreement(self) -> Float[Tensor, " n"]:
+        """Share of the members in which that action is the best: how sure the model is of it."""
+        return (self.members.argmax(-1) == self.best).float().mean(0)
+
+
+@checked
+def action_values(
+    policy: Policy,
+    model: Model,
+    task: Task,
+    state: Any,
+    theta: Theta = NO_THETA,
+    episodes: Positive = 16,
+    horizon: Count = 0,
+    discount: Fraction = 1.0,
+    share: Fraction = 0.9,
+    seed: int = 0,
+    logged: Transitions | None = None,
+) -> Values:
+    """Q(s, a) of every action of a finite space: that action first, the policy from then on.
+
+    `episodes` are rolled out in every member, the same noise for all actions. With `logged` rows a state unlike all of
+    them is refused: the model has nothing to say there.
+    """
+    if not isinstance(policy.actions, Discrete):
+        raise CounterpointError("continuous doses have no list of actions to value; ask for state_values")
+    first = policy.actions.table()
+    return _values(policy, model, task, state, theta, (episodes, horizon, discount, share, seed), logged, first)
+
+
+@checked
+def state_values(
+    policy: Policy,
+    model: Model,
+    task: Task,
+    state: Any,
+    theta: Theta = NO_THETA,
+    episodes: Positive = 16,
+    horizon: Count = 0,
+    discount: Fraction = 1.0,
+    share: Fraction = 0.9,
+    seed: int = 0,
+    logged: Transitions | None = None,
+) -> Values:
+    """V(s): the policy from the first step on; as `action_values`, in one column."""
+    return _values(policy, model, task, state, theta, (episodes, horizon, discount, share, seed), logged, None)
+
+
+@torch.no_grad()
+def _values(
+    policy: Policy,
+    model: Model,
+    task: Task,
+    state: Any,
+    theta: Theta,
+    how: tuple[int, int, float, float, int],
+    logged: Transitions | None,
+    first: Float[Tensor, "a f"] | None,
+) -> Values:
+    episodes, horizon, discount, share, seed = how
+    agree(policy.schema, model.schema, "policy", "model")
+    check_task(task, policy.schema, "policy")
+    states = ask(state, policy.schema.states).values
+    factors = check_factors(theta, len(states)).expand(len(states), -1)
+    _check_like(states, logged)
+    simulator, actions = ModelSimulator([model]), 1 if first is None else len(first)
+    shape = simulator.members, len(states), actions, episodes
+
+    def everywhere(x: Tensor) -> Tensor:
+        return x.expand(*shape, -1).reshape(1, torch.Size(shape).numel(), x.shape[-1]).to(model.device)
+
+    random = torch.Generator().manual_seed(seed)
+    prior = model.mechanism.prior
+    noise = lambda t: (everywhere(prior(episodes, random)[None, None, None]),)
+    plan = lambda t: everywhere(first[None, None, :, None]) if first is not None and t == 0 else None
+    rollout = Rollout(simulator, on_device(task, model.device), policy.to(model.device).actor())
+    total = torch.zeros(1, torch.Size(shape).numel(), device=model.device)
+    start, told = everywhere(states[None, :, None, None]), everywhere(factors[None, :, None, None])
+    for t, step in enumerate(rollout(start, noise, horizon or task.horizon, told, plan)):
+        total += discount**t * step.alive * step.reward
+    require(bool(total.isfinite().all()), "rollouts from these states lead to numbers that are not finite; check them")
+    return Values(total.view(shape).mean(-1).cpu(), share)
+
+
+def _check_like(states: Float[Tensor, "n s"], logged: Transitions | None) -> None:
+    if logged is None:
+        return
+    unlike = (~Similar(logged).rows(states)[1]).nonzero()
+    require(
+        len(unlike) == 0,
+        f"the state at row {int(unlike[0]) if len(unlike) else 0} is unlike every state of the log; leave it out, or"
+        " pass no log to have the model extrapolate",
+    )
