@@ -52,8 +52,8 @@ def arms(length: float) -> dict[str, PolicyLearner]:
 
 @dataclass(frozen=True)
 class Demo:
-    """D3QN, CTRL_g and a search inside the SCM on 50 logged trials of noisy CartPole. Writes a table, two figures and the
-    policies, and says the searched rule in words."""
+    """D3QN, CTRL_g and a search inside the SCM on 50 logged trials of noisy CartPole. Writes a table, two figures and
+    the policies, and says the searched rule in words."""
 
     run: Path = Path("runs/demo")
     """Run folder."""

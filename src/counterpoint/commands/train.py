@@ -36,8 +36,8 @@ class Train:
     run: Path
     """Run folder."""
     method: Method = "ctrl-g"
-    """ctrl-g uses the run's SCM and imagined rows (fit, augment), ctrl-g-rollouts its own episodes in the SCM too, search
-    needs no imagined rows: it optimises a readable rule inside the SCM. The others are the paper's baselines."""
+    """ctrl-g uses the run's SCM and imagined rows (fit, augment), ctrl-g-rollouts its own episodes in the SCM too;
+    search needs no imagined rows: it optimises a readable rule inside the SCM. The others are baselines."""
     learner: tyro.conf.OmitArgPrefixes[D3QN] = LEARNER
     seed: int = 0
     """Seed of everything random."""
