@@ -25,12 +25,13 @@ def rule(numbers: list[float]) -> SearchedPolicy:
 
 
 HOLDS, FALLS = rule([0.5, 1.0, 12.0, 2.0, 0.0]), rule([0.0, 0.0, -9.0, 0.0, 0.1])
+RANDOM = cp.simulate(TASK, cp.random_policy(TASK), 40, 20, seed=1)
 LOG = cp.simulate(TASK, HOLDS, 6, 30, seed=4, stop_at_failure=True)
 
 
 @pytest.fixture(scope="module")
 def model() -> StructuralCausalModel:
-    return cp.DensitySCM(ensemble=2, hidden=(8,), likelihood=BRIEF).fit(LOG)
+    return cp.DensitySCM(ensemble=2, hidden=(8,), likelihood=BRIEF).fit(RANDOM)
 
 
 def test_in_a_known_scm_a_replay_is_the_simulator_with_the_same_noise() -> None:
@@ -76,8 +77,7 @@ def test_records_of_different_lengths_count_over_their_own_steps() -> None:
 
 
 def test_support_is_the_share_of_similar_states_with_that_action() -> None:
-    rows = cp.simulate(TASK, cp.random_policy(TASK), 20, 20, seed=1)
-    found = replay(LOG, HOLDS, TASK, TASK, logged=rows)
+    found = replay(LOG, HOLDS, TASK, TASK, logged=RANDOM)
     assert 0.02 < found.support.mean() < 0.3
     assert bool(replay(LOG, HOLDS, TASK, TASK).support.isnan().all())
 
@@ -107,10 +107,8 @@ def test_the_value_of_a_state_is_that_of_the_policy_s_own_action(model: Structur
     states = LOG.state[5:9]
     by_action = action_values(FALLS, model, TASK, states, episodes=4, horizon=15)
     own = TASK.actions.index(FALLS.act(states))
-    torch.testing.assert_close(
-        state_values(FALLS, model, TASK, states, episodes=4, horizon=15).mean[:, 0],
-        by_action.mean[torch.arange(4), own],
-    )
+    alone = state_values(FALLS, model, TASK, states, episodes=4, horizon=15)
+    torch.testing.assert_close(alone.mean[:, 0], by_action.mean[torch.arange(4), own])
 
 
 def test_values_are_discounted_and_agreement_is_counted(model: StructuralCausalModel) -> None:
@@ -126,5 +124,5 @@ def test_a_state_unlike_the_log_is_refused(model: StructuralCausalModel) -> None
     far: Tensor = LOG.state[:2] + torch.tensor([[0.0] * 4, [50.0] * 4])
     with pytest.raises(cp.CounterpointError, match="row 1 is unlike every state of the log"):
         state_values(HOLDS, model, TASK, far, horizon=2, logged=LOG)
-    with pytest.raises(cp.CounterpointError, match="not finite|infinite"):
+    with pytest.raises(cp.CounterpointError, match="has no 'position' at row 0"):
         state_values(HOLDS, model, TASK, [float("nan")] * 4, horizon=2)

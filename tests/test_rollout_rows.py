@@ -1,4 +1,4 @@
-"""Rows of the learning policy's own episodes inside the model: what they are, when they are made, and who learns them."""
+"""Rows of the learning policy's own episodes inside the model: what they are, when they are made, who learns them."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -128,6 +128,6 @@ def test_a_stopped_run_goes_on_with_the_same_rows(tmp_path: Path) -> None:
     resumed = METHOD.fit(LOG, TASK, monitor=Monitor(tmp_path, resume=True))
     for name, tensor in whole.weights().items():
         assert torch.equal(tensor, resumed.weights()[name]), name
+    other = replace(METHOD, rollouts=replace(HOW, share=0.3))
     with pytest.raises(cp.CounterpointError, match="belongs to another recipe"):
-        other = replace(METHOD, rollouts=replace(HOW, share=0.3))
         other.fit(LOG, TASK, monitor=Monitor(tmp_path, resume=True))
