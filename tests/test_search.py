@@ -265,3 +265,23 @@ def test_an_evolution_strategy_wants_pairs() -> None:
         cp.EvolutionStrategy(candidates=7)
     with pytest.raises(cp.CounterpointError, match="use fewer"):
         cp.CrossEntropy(candidates=4, elites=5)
+
+
+def test_leaving_the_log_has_its_price(model: StructuralCausalModel) -> None:
+    free, priced = learner_of(model), learner_of(model, support_price=100.0)
+    drawn = {name: tensor[:1] for name, tensor in free.draw(0, torch.Generator().manual_seed(0), 1).items()}
+    numbers = torch.zeros(1, 2, free.width)
+    numbers[:, 1, 4:] = 5.0  # Always the largest dose: far from everything within a few steps.
+    before, after = (each.returns(numbers, drawn["start"], drawn["noise"]) for each in (free, priced))
+    assert (before - after)[:, :, 0].max() <= 100
+    assert (before - after)[:, :, 1].min() >= 300
+
+
+def test_near_the_log_is_where_logged_pairs_are() -> None:
+    from counterpoint.scm.support import NearLog
+
+    near = NearLog([LOG, LOG[:50]], [0, 1])
+    state, action = LOG.state.expand(2, -1, -1), LOG.action.expand(2, -1, -1)
+    assert near.outside(state, action)[0].float().mean() < 0.03
+    assert bool(near.outside(state + 20, action).all())
+    assert bool(near.outside(state, action + 20).all())

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from counterpoint.commands.console import say
 from counterpoint.data.doses import Bins
+from counterpoint.data.knowledge import Knowledge
 from counterpoint.data.missing import Method
 from counterpoint.data.reader import Gaps, Last, Outcome, Reader
 from counterpoint.data.storage import read
@@ -60,6 +61,14 @@ class Columns:
     """The treatments of a text column in their order; the sorted ones where they are not given."""
     encoding: str = "utf-8"
     """Encoding of a text file, as latin-1."""
+    bounds: tuple[str, ...] = ()
+    """Limits of state columns that hold in every imagined row too, as HR=0,300."""
+    whole: tuple[str, ...] = ()
+    """State columns that hold whole numbers."""
+    circles: tuple[str, ...] = ()
+    """Pairs of state columns that are the cosine and the sine of one angle, as COS,SIN."""
+    mirror: tuple[str, ...] = ()
+    """State and action columns that change sign, or side, together in a mirror symmetry of the dynamics."""
 
     def read(self, path: Path, held_out: float, seed: int) -> Transitions:
         """The table as transitions; what was done to it is said."""
@@ -87,13 +96,33 @@ class Columns:
         categories = tuple(
             (name, tuple(levels.split(",")) if levels else ()) for name, levels in _pairs(self.categorical)
         )
-        units = tuple(_pairs(self.units))
-        return Reader(**plain, categorical=categories, units=units, bins=tuple(map(_bins, self.bins)))
+        units, bins = tuple(_pairs(self.units)), tuple(map(_bins, self.bins))
+        return Reader(**plain, categorical=categories, units=units, bins=bins, knowledge=self._knowledge())
+
+    def _knowledge(self) -> Knowledge:
+        circles = tuple(_circle(word) for word in self.circles)
+        return Knowledge(tuple(map(_bounds, self.bounds)), self.whole, circles, self.mirror)
 
 
 def _pairs(words: tuple[str, ...]) -> list[tuple[str, str]]:
     """NAME=rest, the rest empty where there is none."""
     return [(name, rest) for name, _, rest in (word.partition("=") for word in words)]
+
+
+def _bounds(word: str) -> tuple[str, float, float]:
+    column, _, rest = word.rpartition("=")
+    try:
+        low, high = map(float, rest.split(","))
+    except ValueError:
+        raise CounterpointError(f"--bounds {word} is not understood; give COLUMN=LOWEST,HIGHEST") from None
+    require(column != "", f"--bounds {word} names no column; write COLUMN={rest}")
+    return column, low, high
+
+
+def _circle(word: str) -> tuple[str, str]:
+    names = word.split(",")
+    require(len(names) == 2 and all(names), f"--circles {word} is not understood; give COSINE,SINE")
+    return names[0], names[1]
 
 
 def _bins(word: str) -> Bins:

@@ -30,11 +30,12 @@ from counterpoint.policies.evolution import CrossEntropy, EvolutionStrategy
 from counterpoint.policies.rules import OrderedDose, Rule, ScoredActions, is_ordered
 from counterpoint.scm.density import DensitySCM
 from counterpoint.scm.posterior import PosteriorDraws
+from counterpoint.scm.support import NearLog
 from counterpoint.seeding import derive, generator
-from counterpoint.settings import Count, Positive, check_settings
+from counterpoint.settings import Count, Positive, Weight, check_settings
 from counterpoint.simulation.models import Fresh, ModelSimulator, Pool
 from counterpoint.simulation.objectives import LowerBound, MeanReturn, WorstShare
-from counterpoint.simulation.rollout import Actor, Noise, Rollout, on_device
+from counterpoint.simulation.rollout import Actor, Noise, Rollout, Step, on_device
 from counterpoint.simulation.selection import start_rows
 from counterpoint.tasks.base import Task, check_task
 
@@ -65,6 +66,8 @@ class Search(PolicyLearner):
     """Episodes in every member by which the policy is chosen."""
     horizon: Count = 0
     """Steps an episode; 0 for the task's own."""
+    support_price: Weight = 0.0
+    """Price, in units of the reward, of every step whose state and action are unlike all of the log; 0 for none."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -149,6 +152,8 @@ class SearchLearner(Learner):
         for name, tensor in kept.items():
             self.register_buffer(name, tensor.to(simulator.device), persistent=False)
         self.register_buffer("rounds", torch.zeros((), device=simulator.device))
+        logs = [job.data for job in jobs]
+        self.near = NearLog(logs, seeds).to(simulator.device) if how.support_price else None
         self.width = self.rule.width(mean.shape[-1], task.actions)
         first = [torch.randn(how.restarts, self.width, generator=generator(seed, "restarts")) for seed in seeds]
         scale = self.rule.scale(mean.shape[-1], task.actions)
@@ -205,7 +210,14 @@ class SearchLearner(Learner):
             for table in (self.state, self.theta)
         )
         rollout = Rollout(self.simulator, self.task, act)
-        return rollout.returns(everywhere(first), luck, self.horizon, everywhere(theta)).view(shape)
+        steps = rollout(everywhere(first), luck, self.horizon, everywhere(theta))
+        return sum((step.alive * self._worth(step) for step in steps), torch.zeros(())).view(shape)
+
+    def _worth(self, step: Step) -> Float[Tensor, "k e"]:
+        """The reward of a step, less the price of leaving the log."""
+        if self.near is None:
+            return step.reward
+        return step.reward - self.how.support_price * self.near.outside(step.state, step.action)
 
     def _told(self, state: Float[Tensor, "k e s"], theta: Float[Tensor, "k e t"]) -> Float[Tensor, "k e i"]:
         return (context(spread_levels(state, self.categories), theta=theta) - self.mean) / self.spread

@@ -1,10 +1,11 @@
 """Support of an alternative action: how far it lies from every action that was taken in similar states."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from counterpoint.data.jobs import spread_levels
 from counterpoint.data.spaces import Discrete
@@ -67,6 +68,43 @@ class Similar:
         rows, known = self.rows(state)
         index = self.logged.action_index.cpu()[rows]
         return torch.nn.functional.one_hot(index.clamp(min=0), actions).sum(1), known
+
+
+class NearLog(nn.Module):
+    """Whether steps of K jobs stay near their own log: (s, a) no farther from a logged pair than logged ones are.
+
+    Made for every step of a simulation, so it looks at `most` pairs a job, drawn at random, by one matrix product.
+    """
+
+    pairs: Tensor
+    scale: Tensor
+    limit: Tensor
+
+    def __init__(self, logs: Sequence[Transitions], seeds: Sequence[int], most: int = 512) -> None:
+        super().__init__()
+        found = [_pairs(log, seed, most) for log, seed in zip(logs, seeds, strict=True)]
+        self.categories = logs[0].schema.categories
+        every = torch.arange(max(len(table) for table, _, _ in found))  # A shorter log's pairs stand there again.
+        pairs = torch.stack([table[every % len(table)] for table, _, _ in found])
+        self.register_buffer("pairs", pairs, persistent=False)
+        self.register_buffer("scale", torch.stack([scale for _, scale, _ in found])[:, None], persistent=False)
+        self.register_buffer("limit", torch.stack([limit for _, _, limit in found])[:, None], persistent=False)
+
+    def outside(self, state: Float[Tensor, "k e s"], action: Float[Tensor, "k e a"]) -> Bool[Tensor, "k e"]:
+        """Steps unlike all of the log."""
+        asked = torch.cat([spread_levels(state, self.categories), action], -1) / self.scale
+        return torch.cdist(asked, self.pairs).amin(-1) > self.limit
+
+
+def _pairs(log: Transitions, seed: int, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Logged pairs in units of their standard deviations, those units, and how far a pair is from the nearest other."""
+    real = log[~log.imagined]
+    pairs = torch.cat([spread_levels(real.state, real.schema.categories), real.action], 1)
+    scale = _scale(pairs)
+    picked = torch.randperm(len(pairs), generator=generator(seed, "near"))[:most]
+    near = pairs[picked] / scale
+    apart = torch.cdist(near, near).fill_diagonal_(torch.inf).amin(1)
+    return near, scale, apart.quantile(RARE)
 
 
 def support(
