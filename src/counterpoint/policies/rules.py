@@ -10,6 +10,7 @@ With `hidden` widths a network with tanh units stands between x and the last lin
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 import torch
@@ -62,8 +63,12 @@ class Rule(ABC):
         self, parameters: Float[Tensor, "b p"], x: Float[Tensor, "b n i"], actions: ActionSpace
     ) -> Float[Tensor, "b n o"]:
         """What every policy of a batch thinks of its own states."""
-        for i, (weight, bias) in enumerate(self.maps(parameters, x.shape[-1], actions)):
-            x = torch.baddbmm(bias, torch.tanh(x) if i else x, weight)
+        return self.through([part for pair in self.maps(parameters, x.shape[-1], actions) for part in pair], x)
+
+    def through(self, maps: Sequence[Tensor], x: Float[Tensor, "b n i"]) -> Float[Tensor, "b n o"]:
+        """The same from weights and biases, one after another."""
+        for i in range(0, len(maps), 2):
+            x = torch.baddbmm(maps[i + 1], torch.tanh(x) if i else x, maps[i])
         return x
 
     def maps(
@@ -90,17 +95,17 @@ class OrderedDose(Rule):
         return actions.width
 
     def choose(self, scores: Float[Tensor, "*n o"], actions: ActionSpace) -> Float[Tensor, "*n a"]:
-        low, high = (constant(bound, scores.device) for bound in (actions.low, actions.high))
-        dose = torch.addcmul((low + high) / 2, torch.tanh(scores), (high - low) / 2)
+        middle, half = _middle(actions)
+        dose = torch.addcmul(constant(middle, scores.device), torch.tanh(scores), constant(half, scores.device))
         return nearest(actions, dose) if isinstance(actions, Discrete) else dose
 
     def sentences(self, weights: Float[Tensor, "s o"], bias: Float[Tensor, " o"], schema: Schema) -> list[str]:
         said, actions = [], schema.actions
         for i, name in enumerate(schema.action_names):
-            middle, half = (actions.low[i] + actions.high[i]) / 2, (actions.high[i] - actions.low[i]) / 2
+            middle, half = _middle(actions)
             line = linear(weights[:, i], float(bias[i]), _inputs(schema, len(weights)))
             ends = "" if isinstance(actions, Box) else ", rounded to the nearest dose"
-            said.append(f"{name} = {middle:g} + {half:g} · tanh({line}){ends}")
+            said.append(f"{name} = {middle[i]:g} + {half[i]:g} · tanh({line}){ends}")
         return said
 
 
@@ -121,6 +126,13 @@ class ScoredActions(Rule):
             for i, label in enumerate(schema.labels())
         ]
         return ["the action with the highest score:", *scores]
+
+
+@lru_cache(maxsize=64)
+def _middle(actions: ActionSpace) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The middle of the space and half its range, column by column."""
+    ends = list(zip(actions.low, actions.high, strict=True))
+    return tuple((low + high) / 2 for low, high in ends), tuple((high - low) / 2 for low, high in ends)
 
 
 def listed(actions: ActionSpace) -> Discrete:

@@ -56,9 +56,9 @@ class Search(PolicyLearner):
     """What a candidate's returns in the members are worth."""
     noise: Fresh | Pool = Fresh()
     """Where the noise of an episode comes from."""
-    schedule: Schedule = Schedule(steps=25, check_every=5, log_every=5)
+    schedule: Schedule = Schedule(steps=25, check_every=5, patience=2, log_every=5)
     """Rounds, and how often the means of all restarts are tried on the starts and noise kept for choosing."""
-    starts: Positive = 4
+    starts: Positive = 2
     """Episodes of every candidate in every member, from first states of the table."""
     restarts: Positive = 2
     """Searches from different first draws, side by side, of which the best policy is kept."""
@@ -295,6 +295,7 @@ class SearchedPolicy(Policy):
         super().__init__()
         self.recipe, self.schema, self.origin = recipe, schema, origin
         self.rule = recipe.rule_for(schema.actions)
+        self.actors: dict[torch.device, Actor] = {}
         self.numbers = nn.Parameter(weights["numbers"], requires_grad=False)
         for name in ("returns", "mean", "spread"):
             self.register_buffer(name, weights[name])
@@ -308,27 +309,35 @@ class SearchedPolicy(Policy):
         return {name: getattr(self, name).data for name in ("numbers", "returns", "mean", "spread")}
 
     def actor(self) -> Actor:
-        return self.together([self])
+        """Made once where the policy is: one state is answered in microseconds."""
+        if self.device not in self.actors:
+            self.actors[self.device] = self.together([self])
+        return self.actors[self.device]
 
     @classmethod
     def together(cls, policies: Sequence["SearchedPolicy"]) -> Actor:  # pyright: ignore[reportIncompatibleMethodOverride]
         first = policies[0]
-        numbers, mean, spread = (torch.stack([getattr(p, n) for p in policies]) for n in ("numbers", "mean", "spread"))
-        categories, actions = first.schema.categories, first.actions
+        rule, categories, actions = first.rule, first.schema.categories, first.actions
+        maps = [torch.cat(parts) for parts in zip(*(policy._raw() for policy in policies), strict=True)]
 
         @torch.no_grad()
         def act(state: Float[Tensor, "k n s"], theta: Float[Tensor, "k n t"]) -> Float[Tensor, "k n a"]:
-            told = (context(spread_levels(state, categories), theta=theta) - mean) / spread
-            return first.rule.choose(first.rule.scores(numbers, told, actions), actions)
+            told = context(spread_levels(state, categories), theta=theta) if categories or theta.shape[-1] else state
+            return rule.choose(rule.through(maps, told), actions)
 
         return act
+
+    def _raw(self) -> list[Tensor]:
+        """Weights and biases, layer by layer, for states as they are: the first layer undoes the standardisation."""
+        maps = self.rule.maps(self.numbers[None], self.mean.shape[-1], self.actions)
+        weight, bias = maps[0]
+        slope = weight / self.spread.mT
+        return [slope, bias - self.mean @ slope, *(part for pair in maps[1:] for part in pair)]
 
     def explain(self) -> str:
         """The rule in words, in the names and units of the user's columns."""
         if self.rule.hidden:
             widths = " and ".join(map(str, self.rule.hidden))
             return f"a network with {widths} tanh units, which cannot be said in words; use a rule without hidden units"
-        ((weight, bias),) = self.rule.maps(self.numbers[None], self.mean.shape[-1], self.actions)
-        slope = weight[0] / self.spread[0][:, None]
-        level = bias[0, 0] - self.mean[0] @ slope
-        return "\n".join(self.rule.sentences(slope, level, self.schema))
+        slope, level = self._raw()
+        return "\n".join(self.rule.sentences(slope[0], level[0, 0], self.schema))
