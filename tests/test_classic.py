@@ -1,5 +1,6 @@
 """Gymnasium's classic control: rewards and ends are its own, and so are the logs and the judgement."""
 
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -7,12 +8,21 @@ import numpy as np
 import pytest
 import torch
 
+from counterpoint.commands.reproduce import Reproduce
 from counterpoint.data.jobs import Origin
 from counterpoint.data.spaces import Discrete
 from counterpoint.errors import CounterpointError
 from counterpoint.evaluation.gym_return import evaluate_in_gym
+from counterpoint.experiments.classic import COLUMNS, Classic, Problem, problems
+from counterpoint.experiments.executors import InProcess
+from counterpoint.nets.laws import Gaussian
+from counterpoint.nets.likelihood import Likelihood
+from counterpoint.nets.training import Schedule
+from counterpoint.policies.evolution import CrossEntropy
 from counterpoint.policies.rules import OrderedDose
 from counterpoint.policies.search import Search, SearchedPolicy
+from counterpoint.report.results import read_csv
+from counterpoint.scm.density import DensitySCM
 from counterpoint.seeding import derive
 from counterpoint.simulation.classic import gym_actions, gym_returns, log_random
 from counterpoint.tasks.classic import Acrobot, ClassicControl, MountainCar, Pendulum
@@ -144,3 +154,41 @@ def test_evaluation_is_a_plain_loop(task: ClassicControl, weights: list[float]) 
 def test_idle_acrobot_never_arrives() -> None:
     idle = lambda state: torch.zeros(len(state), 1)
     assert gym_returns(idle, Acrobot.actions, "Acrobot-v1", 2, seed=0).tolist() == [-500, -500]
+
+
+MODEL = DensitySCM(Gaussian(), 1, (8,), likelihood=Likelihood(Schedule(steps=20)), variation_penalty=0.0)
+SEARCH = Search(MODEL, optimizer=CrossEntropy(8, 2), schedule=Schedule(steps=2, check_every=1), restarts=1, horizon=5)
+TINY = Classic({"Pendulum": Problem(Pendulum(), (60, 100), 20, SEARCH)}, seeds=2, episodes=1, name="tiny")
+
+
+def test_experiment_writes_its_files_and_does_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reports: list[tuple[str, int, int]] = []
+    rows = TINY.run(tmp_path, InProcess(), report=lambda *told: reports.append(told))
+    assert [(row["rows"], row["seed"]) for row in rows] == [(60, 0), (60, 1), (100, 0), (100, 1)]
+    assert read_csv(tmp_path / "tiny.csv") == rows
+    assert tuple(rows[0]) == COLUMNS
+    assert all((tmp_path / f"tiny{ending}").exists() for ending in (".settings.json", ".png"))
+    assert [each for each in reports if each[0] == "cells"] == [("cells", done, 4) for done in (0, 2, 4)]
+    assert not list((tmp_path / "tiny" / "checkpoints").glob("*"))
+    monkeypatch.setattr(Search, "fit_many", None)
+    assert TINY.run(tmp_path, InProcess()) == rows
+    monkeypatch.undo()
+    next((tmp_path / "tiny" / "cells").glob("*")).write_text("{")
+    again = TINY.run(tmp_path, InProcess())
+    assert [row["return_true"] for row in again] == [row["return_true"] for row in rows]
+
+
+def test_experiment_tells_what_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Search, "fit_many", None)
+    with pytest.raises(CounterpointError, match="2 of 2 packs failed"):
+        TINY.run(tmp_path, InProcess())
+
+
+def test_command_describes_the_experiment() -> None:
+    assert Reproduce("classic", seeds=4).classic() == Classic(seeds=4)
+    assert Reproduce("classic", quick=True).classic().name == "classic-quick"
+    assert set(problems()) == {"Pendulum", "Acrobot", "MountainCar"}
+    with pytest.raises(CounterpointError, match="leave them out"):
+        Reproduce("classic", trials=(50,)).execute()
+    with pytest.raises(CounterpointError, match="nothing to run"):
+        Reproduce("classic", seeds=0).execute()

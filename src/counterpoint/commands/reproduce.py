@@ -1,4 +1,4 @@
-"""`counterpoint reproduce`: the paper's CartPole experiments as grids that can be killed, restarted and spread out."""
+"""`counterpoint reproduce`: experiments as grids that can be killed, restarted and spread out."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +15,8 @@ from counterpoint.artifacts import device_of
 from counterpoint.commands.console import CONSOLE, say, show
 from counterpoint.errors import CounterpointError
 from counterpoint.experiments.ablations import ablation_comparisons, ablations, quick_ablations
+from counterpoint.experiments.classic import COLUMNS as CLASSIC_COLUMNS
+from counterpoint.experiments.classic import Classic, quick_problems
 from counterpoint.experiments.executors import Auto, InProcess, Joblib, Ray, Report
 from counterpoint.experiments.grid import Grid
 from counterpoint.experiments.runner import Ran, run
@@ -22,7 +24,7 @@ from counterpoint.experiments.sd import quick_sd, sd, sd_comparisons
 from counterpoint.experiments.summary import levels, write_summary
 from counterpoint.methods.behaviour import RANDOM_ACTION_SHARE
 
-Experiment = Literal["sd", "sd-nonrandom", "ablations"]
+Experiment = Literal["sd", "sd-nonrandom", "ablations", "classic"]
 Executors = (
     Annotated[Auto, tyro.conf.subcommand("auto", description="a process for every core, or all here with a GPU")]
     | Annotated[InProcess, tyro.conf.subcommand("in-process", description="all in this process")]
@@ -38,13 +40,13 @@ class Reproduce:
     """Run an experiment: the table of returns, statistics and figures. Started again, it goes on where it was."""
 
     experiment: tyro.conf.Positional[Experiment]
-    """sd (Figure 2a), sd-nonrandom (its twin in the appendix) or ablations of CTRL_g."""
+    """sd (Figure 2a), sd-nonrandom (its twin in the appendix), ablations of CTRL_g, classic (Search in Gymnasium)."""
     out: Path = Path("results")
     """Folder for <experiment>.csv, .md, .png and .settings.json; cells and checkpoints lie in <experiment>/."""
     quick: bool = False
     """Small networks, few seeds, two sizes: minutes on two cores. Results go to <experiment>-quick."""
     seeds: int | None = None
-    """Data sets and training seeds; 20, or 3 with --quick."""
+    """Data sets and training seeds; 20 (classic: 10), or 3 with --quick."""
     methods: tuple[str, ...] = ()
     """Some of the methods; all where none is named."""
     trials: tuple[int, ...] = ()
@@ -59,6 +61,9 @@ class Reproduce:
     """Where the work is done; the rows do not depend on it."""
 
     def execute(self) -> None:
+        if self.experiment == "classic":
+            self._classic()
+            return
         grid = self.grid()
         say(f"{grid.name}: {len(grid.cells())} cells ({len(grid.arms)} methods × {len(grid.trials)} sizes × "
             f"{len(grid.seeds)} seeds) in {len(grid.packs())} packs; cells in {self.out / grid.name}\n")  # fmt: skip
@@ -80,6 +85,23 @@ class Reproduce:
             behaviour = "random" if self.experiment == "sd" else "non-random"
             grid = (quick_sd if self.quick else sd)(behaviour, seeds, self.methods, pack_size)
         return self._logged(grid)
+
+    def _classic(self) -> None:
+        """Search in Gymnasium's environments, which are no grid of one task's trials."""
+        if self.trials or self.methods or self.pack_size is not None:
+            raise CounterpointError("classic has neither --methods nor --trials nor --pack-size; leave them out")
+        experiment = self.classic()
+        with watching_cells() as report:
+            rows = experiment.run(self.out, self.executor, self.device, report)
+        show([{k: row[k] for k in CLASSIC_COLUMNS} for row in rows], "return in the environment and in the model")
+        say(f"every cell in {self.out / experiment.name}.csv")
+
+    def classic(self) -> Classic:
+        """The experiment with Gymnasium's environments that the options describe."""
+        seeds = self.seeds if self.seeds is not None else 3 if self.quick else 10
+        if seeds < 1:
+            raise CounterpointError(f"{seeds} seeds are nothing to run; set --seeds to 1 or more")
+        return Classic(quick_problems(), seeds, name="classic-quick") if self.quick else Classic(seeds=seeds)
 
     def _logged(self, grid: Grid) -> Grid:
         """The grid with other logs, where the options ask for them."""

@@ -137,6 +137,38 @@ def episodes_figure(
         legend_once(figure, panels)
 
 
+def returns_by_environment(
+    rows: Sequence[Row],
+    path: str | os.PathLike[str],
+    *,
+    title: str = "True return in environments of Gymnasium, learned from random rows",
+    bootstrap: Bootstrap = BOOTSTRAP,
+) -> None:
+    """A panel an environment (columns method, environment, rows, seed, return_true): a dot for each seed."""
+    require_columns(rows, ("method", "environment", "rows", "seed", "return_true"), "returns")
+    named = [
+        {**row, "method": f"{row['method']}, {row['rows']} rows" if row["rows"] else row["method"]} for row in rows
+    ]
+    environments, methods = _unique(rows, "environment"), _unique(named, "method")
+    with canvas(path, 1.9 + 0.5 * len(methods), title) as figure:
+        panels = list(figure.subplots(1, len(environments), squeeze=False).flat)
+        for panel, environment in zip(panels, environments, strict=True):
+            own = [row for row in named if row["environment"] == environment]
+            _environment_panel(panel, own, environment, bootstrap)
+        legend_once(figure, panels)
+
+
+def _environment_panel(panel: "Axes", rows: Sequence[Row], environment: str, bootstrap: Bootstrap) -> None:
+    methods = _unique(rows, "method")
+    for height, method in enumerate(methods):
+        _seed_line(panel, height, [float(row["return_true"]) for row in rows if row["method"] == method], bootstrap)
+    panel.set(ylim=(len(methods) - 0.5, -0.5), xlabel="return")
+    panel.set_yticks(range(len(methods)), [textwrap.fill(method, 18) for method in methods])
+    panel.set_title(environment, loc="left", fontweight="bold")
+    panel.tick_params(axis="y", length=0)
+    panel.spines["left"].set_visible(False)
+
+
 def _unique(rows: Sequence[Row], column: str) -> list[Any]:
     return list(dict.fromkeys(row[column] for row in rows))
 

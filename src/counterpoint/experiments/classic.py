@@ -1,0 +1,194 @@
+"""Search in environments nobody here wrote: from random rows of Gymnasium's own, judged in Gymnasium's own.
+
+A row is (method, environment, rows, seed, return_true, return_in_model, seconds): the true return is the mean over
+whole episodes in the environment, the other the same policy's in the model it was searched in. All seeds of an
+environment and a number of rows are learned in one stack; every finished cell is a file of its own, so a killed run
+goes on.
+"""
+
+import json
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from counterpoint.artifacts import device_of, encode, recipe_hash, write_text
+from counterpoint.data.jobs import Job
+from counterpoint.data.transitions import Transitions
+from counterpoint.errors import CounterpointError, require
+from counterpoint.evaluation.gym_return import evaluate_in_gym
+from counterpoint.experiments.executors import Executor, Failure, Report, silent
+from counterpoint.experiments.grid import code_version
+from counterpoint.nets.training import Monitor, Schedule
+from counterpoint.policies.evolution import CrossEntropy
+from counterpoint.policies.rules import OrderedDose, ScoredActions
+from counterpoint.policies.search import Search, SearchedPolicy
+from counterpoint.report.figures import returns_by_environment
+from counterpoint.report.results import Row, provenance, read_csv, write_csv, write_json
+from counterpoint.seeding import derive
+from counterpoint.settings import Count, Positive, Widths, check_settings
+from counterpoint.simulation.classic import log_random
+from counterpoint.tasks.classic import Acrobot, ClassicControl, MountainCar, Pendulum
+
+COLUMNS = ("method", "environment", "rows", "seed", "return_true", "return_in_model", "seconds")
+METHOD = "Search"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An environment, the logs taken from it, and the search that suits it."""
+
+    task: ClassicControl
+    rows: Widths
+    """Logged transitions; one data set for each number."""
+    piece: Positive
+    """Steps after which a log begins anew."""
+    search: Search
+    """Class of policies and how they are searched."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def log(self, rows: int, seed: int) -> Transitions:
+        """The random log of one seed."""
+        return log_random(self.task, rows, self.piece, derive(seed, "data"))
+
+
+def problems() -> dict[str, Problem]:
+    """Every environment, by the name it has in the table."""
+    dose, score = OrderedDose(hidden=(16,)), ScoredActions(hidden=(16,))
+    return {
+        "Pendulum": Problem(Pendulum(), (1000,), 50, Search(rule=dose, optimizer=CrossEntropy(candidates=96))),
+        "Acrobot": Problem(Acrobot(), (2000,), 100, Search(rule=score, optimizer=CrossEntropy(candidates=64))),
+        "MountainCar": Problem(MountainCar(), (5000,), 200, Search(rule=dose, optimizer=CrossEntropy(candidates=64))),
+    }
+
+
+def quick_problems() -> dict[str, Problem]:
+    """The pendulum alone, by a linear rule and few candidates: minutes on two cores, and no good policy."""
+    search = Search(optimizer=CrossEntropy(candidates=32), schedule=Schedule(steps=10, check_every=5), restarts=1)
+    return {"Pendulum": Problem(Pendulum(), (500,), 50, search)}
+
+
+@dataclass(frozen=True)
+class Pack:
+    """All seeds of one environment and one number of rows, learned in one stack."""
+
+    environment: str
+    problem: Problem
+    rows: int
+    seeds: tuple[int, ...]
+    episodes: int
+
+    def key(self, seed: int) -> str:
+        """What defines one seed's cell, the code included."""
+        own = replace(self.problem, rows=())
+        return recipe_hash(code_version(), own, self.rows, seed, self.episodes)
+
+    @property
+    def name(self) -> str:
+        return recipe_hash([self.key(seed) for seed in self.seeds])
+
+
+@dataclass(frozen=True)
+class Classic:
+    """What to run."""
+
+    problems: Mapping[str, Problem] = field(default_factory=problems)
+    """Environments with their logs and searches."""
+    seeds: Positive = 10
+    """Data sets and training seeds."""
+    first_seed: Count = 0
+    """The first of them."""
+    episodes: Positive = 20
+    """Episodes each policy is tried in, the same for all policies."""
+    name: str = "classic"
+    """What the files are called."""
+
+    def __post_init__(self) -> None:
+        require(self.seeds > 0 and self.episodes > 0, "there is nothing to run; ask for seeds and episodes")
+
+    def packs(self) -> list[Pack]:
+        seeds = tuple(range(self.first_seed, self.first_seed + self.seeds))
+        each = [(name, problem, rows) for name, problem in self.problems.items() for rows in problem.rows]
+        return [Pack(name, problem, rows, seeds, self.episodes) for name, problem, rows in each]
+
+    def run(self, out: Path, executor: Executor, device: str = "cpu", report: Report = silent) -> list[dict[str, Any]]:
+        """Run what is not done yet; write `<name>.csv`, `<name>.settings.json` and `<name>.png`."""
+        packs, folder = self.packs(), out / self.name
+        left = [pack for pack in packs if any(_read(folder, pack, seed) is None for seed in pack.seeds)]
+        total, done = self.seeds * len(packs), self.seeds * (len(packs) - len(left))
+        report("cells", done, total)
+        work = partial(learn, checkpoints=folder.resolve() / "checkpoints", device=device)
+        failures: list[str] = []
+        for index, outcome in executor.run(work, left, report):
+            if isinstance(outcome, Failure):
+                failures.append(f"{left[index].environment}: {outcome.reason}")
+            else:
+                _keep(folder, left[index], outcome)
+            done += self.seeds
+            report("cells", done, total)
+        rows = self._write(out)
+        if failures:
+            raise CounterpointError(f"{len(failures)} of {len(packs)} packs failed ({'; '.join(failures)})")
+        return rows
+
+    def _write(self, out: Path) -> list[dict[str, Any]]:
+        """The files of a run from its cells."""
+        found = [_read(out / self.name, pack, seed) for pack in self.packs() for seed in pack.seeds]
+        rows = [{column: row[column] for column in COLUMNS} for row in found if row is not None]
+        write_csv(rows, out / f"{self.name}.csv", COLUMNS)
+        settings = {"problems": {name: encode(problem) for name, problem in self.problems.items()}}
+        settings |= {"seeds": self.seeds, "first_seed": self.first_seed, "episodes": self.episodes}
+        write_json({**settings, **provenance()}, out / f"{self.name}.settings.json")
+        if rows:
+            returns_by_environment([*rows, *_peers(out, self.problems)], out / f"{self.name}.png")
+        return rows
+
+
+def learn(pack: Pack, report: Report, checkpoints: Path, device: str) -> list[dict[str, Any]]:
+    """A row for every seed of a pack, learned side by side."""
+    begun, problem = time.perf_counter(), pack.problem
+    jobs = [Job(problem.log(pack.rows, seed), derive(seed, "training")) for seed in pack.seeds]
+    folder = checkpoints / f"{pack.name}-{device_of(device).type}"
+    monitor = Monitor(folder, True, report).stage(pack.environment)
+    found = [each.selected for each in problem.search.fit_many(jobs, problem.task, monitor, device)]
+    report("evaluation", 0, 1)
+    true = [evaluate_in_gym(policy, problem.task.gym_id, pack.episodes) for policy in found]
+    seconds = (time.perf_counter() - begun) / len(jobs)
+    return [
+        {"method": METHOD, "environment": pack.environment, "rows": pack.rows, "seed": seed,
+         "return_true": float(own.mean()), "return_in_model": _in_model(policy), "seconds": seconds}
+        for seed, policy, own in zip(pack.seeds, found, true, strict=True)
+    ]  # fmt: skip
+
+
+def _in_model(policy: Any) -> float:
+    assert isinstance(policy, SearchedPolicy)
+    return policy.return_in_model
+
+
+def _read(folder: Path, pack: Pack, seed: int) -> dict[str, Any] | None:
+    """What a finished cell left behind; None where there is nothing whole."""
+    try:
+        row = json.loads((folder / "cells" / f"{pack.key(seed)}.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return {**row, "environment": pack.environment} if isinstance(row, dict) and row.keys() >= set(COLUMNS) else None
+
+
+def _keep(folder: Path, pack: Pack, rows: Sequence[Row]) -> None:
+    """Each cell into its own file, whole or absent; then the checkpoints have served."""
+    for seed, row in zip(pack.seeds, rows, strict=True):
+        write_text(folder / "cells" / f"{pack.key(seed)}.json", json.dumps(row))
+    for checkpoints in (folder / "checkpoints").glob(f"{pack.name}-*"):
+        shutil.rmtree(checkpoints, ignore_errors=True)
+
+
+def _peers(out: Path, problems: Mapping[str, Problem]) -> list[Row]:
+    """What `benchmarks/classic_peers.py` left beside, for the same environments."""
+    path = out / "classic_peers.csv"
+    return [row for row in read_csv(path) if row["environment"] in problems] if path.exists() else []
