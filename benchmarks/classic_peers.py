@@ -1,0 +1,184 @@
+"""Learners of other libraries on the rows of `counterpoint reproduce classic`: `python benchmarks/classic_peers.py`.
+
+Needs `pip install d3rlpy==2.8.1 stable-baselines3` next to this package. Offline: TD3+BC, IQL and CQL where actions are
+continuous, DiscreteBCQ and DiscreteCQL on Acrobot, each with d3rlpy's own settings on the very same rows, judged in the
+same episodes. Online, which is a ceiling and no peer: SAC or PPO of stable-baselines3, trained in the environment. And
+uniformly random actions, which is what made the rows. Writes results/classic_peers.csv in the columns of classic.csv;
+a finished cell is a file of its own and is not run again.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+import tyro
+
+from counterpoint.artifacts import recipe_hash, write_text
+from counterpoint.data.spaces import ActionSpace, Discrete
+from counterpoint.data.transitions import Transitions
+from counterpoint.experiments.classic import COLUMNS, Problem, problems
+from counterpoint.report.results import provenance, write_csv, write_json
+from counterpoint.seeding import derive, generator
+from counterpoint.simulation.classic import Choose, gym_returns
+
+RANDOM = "random actions"
+CONTINUOUS, LISTED = ("TD3+BC", "IQL", "CQL"), ("DiscreteBCQ", "DiscreteCQL")
+ONLINE = {"Pendulum": "SAC", "Acrobot": "PPO", "MountainCar": "SAC"}
+ONLINE_SETTINGS: dict[str, dict[str, Any]] = {
+    "Pendulum": {"learning_rate": 1e-3},
+    "Acrobot": {"n_steps": 256, "gae_lambda": 0.94, "ent_coef": 0.0, "n_epochs": 4},
+    "MountainCar": {
+        "learning_rate": 3e-4, "batch_size": 512, "ent_coef": 0.1, "train_freq": 32, "gradient_steps": 32,
+        "gamma": 0.9999, "tau": 0.01, "use_sde": True, "policy_kwargs": {"log_std_init": -3.67, "net_arch": [64, 64]},
+    },
+}  # fmt: skip
+"""Those of rl-baselines3-zoo, shortened."""
+
+
+@dataclass(frozen=True)
+class Peers:
+    """What to run."""
+
+    out: Path = Path("results")
+    """Folder for classic_peers.csv; cells lie in classic_peers/."""
+    environments: tuple[str, ...] = tuple(ONLINE)
+    """Which environments."""
+    methods: tuple[str, ...] = ()
+    """Which learners; all where none is named. The online one is called "online"."""
+    seeds: int = 10
+    """Data sets and training seeds, those of `counterpoint reproduce classic`."""
+    updates: int = 5000
+    """Updates of an offline learner."""
+    online_steps: int = 20_000
+    """Steps of an online learner in the environment; PPO takes ten times as many."""
+    episodes: int = 20
+    """Episodes each policy is tried in."""
+
+    def run(self) -> None:
+        """Every cell that is not done, then the table."""
+        torch.set_num_threads(1)
+        cells = [cell for name in self.environments for cell in self._cells(name)]
+        rows = []
+        for number, (name, method, size, seed) in enumerate(cells, 1):
+            print(f"{number}/{len(cells)} {method} on {name}, {size} rows, seed {seed}", flush=True)
+            rows.append(self._cell(name, method, size, seed))
+        write_csv(rows, self.out / "classic_peers.csv", COLUMNS)
+        record = {"updates": self.updates, "online_steps": self.online_steps, "episodes": self.episodes}
+        write_json({**record, **provenance()}, self.out / "classic_peers.settings.json")
+
+    def _cells(self, name: str) -> list[tuple[str, str, int, int]]:
+        """Offline learners at every number of rows, the others once a seed."""
+        problem = problems()[name]
+        offline = LISTED if isinstance(problem.task.actions, Discrete) else CONTINUOUS
+        sized = [(method, size) for method in offline for size in problem.rows]
+        every = [*sized, (RANDOM, 0), ("online", 0)]
+        wanted = [each for each in every if not self.methods or each[0] in self.methods]
+        return [(name, method, size, seed) for method, size in wanted for seed in range(self.seeds)]
+
+    def _cell(self, name: str, method: str, size: int, seed: int) -> dict[str, Any]:
+        effort = {"online": self.online_steps, RANDOM: 0}.get(method, self.updates)
+        key = recipe_hash(problems()[name].task, problems()[name].piece, method, size, seed, effort, self.episodes)
+        path = self.out / "classic_peers" / f"{key}.json"
+        if path.exists():
+            return json.loads(path.read_text())
+        begun, problem = time.perf_counter(), problems()[name]
+        choose = self._learn(name, method, problem, size, seed)
+        task = problem.task
+        found = gym_returns(choose, task.actions, task.gym_id, self.episodes, seed=0)
+        label = f"{ONLINE[name]} in the environment" if method == "online" else method
+        row = {"method": label, "environment": name, "rows": size, "seed": seed, "return_true": float(found.mean())}
+        row |= {"return_in_model": None, "seconds": time.perf_counter() - begun}
+        write_text(path, json.dumps(row))
+        return row
+
+    def _learn(self, name: str, method: str, problem: Problem, size: int, seed: int) -> Choose:
+        own = derive(seed, "training") % 2**31
+        if method == RANDOM:
+            random = generator(seed, "random policy")
+            return lambda state: problem.task.actions.sample(len(state), random)
+        if method == "online":
+            return online(name, problem, own, self.online_steps)
+        return offline(method, problem.log(size, seed), own, self.updates, problem.task.discount)
+
+
+def offline(method: str, log: Transitions, seed: int, updates: int, discount: float) -> Choose:
+    """A learner of d3rlpy on a log."""
+    import d3rlpy
+    import structlog
+
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    d3rlpy.seed(seed)
+    actions, data = log.schema.actions, dataset(log)
+    learner = learners(d3rlpy.algos, discount)[method]().create(device="cpu:0")
+    learner.fit(
+        data,
+        n_steps=updates,
+        n_steps_per_epoch=updates,
+        show_progress=False,
+        logger_adapter=d3rlpy.logging.NoopAdapterFactory(),
+    )
+    return lambda state: features(actions, learner.predict(state.numpy()))
+
+
+def learners(algos: Any, discount: float) -> Mapping[str, Callable[[], Any]]:
+    """d3rlpy's configurations; states are standardised, and doses brought to −1…1."""
+    from d3rlpy.preprocessing import MinMaxActionScaler, StandardObservationScaler
+
+    def scaled(config: Any, doses: bool) -> Callable[[], Any]:
+        options: dict[str, Any] = {"gamma": discount, "observation_scaler": StandardObservationScaler()}
+        return lambda: config(**options, **({"action_scaler": MinMaxActionScaler()} if doses else {}))
+
+    doses = {"TD3+BC": algos.TD3PlusBCConfig, "IQL": algos.IQLConfig, "CQL": algos.CQLConfig}
+    listed = {"DiscreteBCQ": algos.DiscreteBCQConfig, "DiscreteCQL": algos.DiscreteCQLConfig}
+    return {
+        **{name: scaled(config, True) for name, config in doses.items()},
+        **{name: scaled(config, False) for name, config in listed.items()},
+    }
+
+
+def dataset(log: Transitions) -> Any:
+    """A log as d3rlpy's: a cut piece is a timeout; the last next state of each piece is lost there."""
+    from d3rlpy.constants import ActionSpace as Kind
+    from d3rlpy.dataset import MDPDataset
+
+    listed = isinstance(log.schema.actions, Discrete)
+    return MDPDataset(
+        observations=log.state.numpy(),
+        actions=log.action_index[:, None].numpy() if listed else log.action.numpy(),
+        rewards=log.reward[:, None].numpy(),
+        terminals=log.terminated.float().numpy(),
+        timeouts=log.truncated.float().numpy(),
+        action_space=Kind.DISCRETE if listed else Kind.CONTINUOUS,
+        action_size=log.schema.actions.count if isinstance(log.schema.actions, Discrete) else log.schema.actions.width,
+    )
+
+
+def online(name: str, problem: Problem, seed: int, steps: int) -> Choose:
+    """A learner of stable-baselines3, trained in the environment itself."""
+    from stable_baselines3 import PPO, SAC
+
+    kind = {"SAC": SAC, "PPO": PPO}[ONLINE[name]]
+    environment = gymnasium.make(problem.task.gym_id)
+    agent = kind("MlpPolicy", environment, seed=seed, device="cpu", **ONLINE_SETTINGS[name])
+    agent.learn(steps * (10 if kind is PPO else 1))
+    actions = problem.task.actions
+    return lambda state: features(actions, agent.predict(state.numpy(), deterministic=True)[0])
+
+
+def features(actions: ActionSpace, chosen: np.ndarray) -> torch.Tensor:
+    """What another library chose, in this package's terms and inside the bounds."""
+    if isinstance(actions, Discrete):
+        return actions.features(torch.as_tensor(chosen).long().flatten())
+    low, high = torch.tensor(actions.low), torch.tensor(actions.high)
+    return torch.as_tensor(chosen, dtype=torch.float32).view(-1, actions.width).clamp(low, high)
+
+
+if __name__ == "__main__":
+    tyro.cli(Peers).run()
