@@ -38,6 +38,7 @@ from counterpoint.tasks.classic import Acrobot, ClassicControl, MountainCar, Pen
 
 COLUMNS = ("method", "environment", "rows", "seed", "return_true", "return_in_model", "seconds")
 METHOD = "Search"
+SIZES = (1000, 2000, 5000)
 MODEL = DensitySCM(Gaussian(), likelihood=Likelihood(Schedule(steps=3000, rate="one-cycle"), learning_rate=5e-3))
 """Keeps its last weights: where nothing is noise, one held-out row beyond a limit outweighs all others in a check."""
 
@@ -72,15 +73,17 @@ def problems() -> dict[str, Problem]:
     reach = _search(score, CrossEntropy(64, 8, spread=2.0, extra=0.6), rounds=20)
     climb = _search(dose, CrossEntropy(64, 8, spread=3.0, extra=1.0), rounds=20, horizon=500)
     return {
-        "Pendulum": Problem(Pendulum(), (1000,), 50, swing),
-        "Acrobot": Problem(Acrobot(), (2000,), 500, reach),
-        "MountainCar": Problem(MountainCar(), (5000,), 500, climb),
+        "Pendulum": Problem(Pendulum(), SIZES, 50, swing),
+        "Acrobot": Problem(Acrobot(), SIZES, 500, reach),
+        "MountainCar": Problem(MountainCar(), SIZES, 500, climb),
     }
 
 
 def _search(rule: OrderedDose | ScoredActions, optimizer: CrossEntropy, rounds: Positive, horizon: Count = 0) -> Search:
     schedule = Schedule(steps=rounds, check_every=5, log_every=5)
-    return Search(MODEL, rule, optimizer, schedule=schedule, starts=2, choosing_starts=8, horizon=horizon)
+    return Search(
+        MODEL, draws=None, rule=rule, optimizer=optimizer, schedule=schedule, choosing_starts=8, horizon=horizon
+    )
 
 
 def quick_problems() -> dict[str, Problem]:

@@ -81,7 +81,7 @@ def beyond_arms(learner: D3QN = LEARNER) -> dict[str, PolicyLearner]:
     return {
         ROLLOUTS: General(learner=voting, rollouts=RolloutRows()),
         SEARCH: Search(),
-        PILCO: Search(model=GaussianProcess(most=PILCO_ROWS), draws=None, starts=20, choosing_starts=80),
+        PILCO: Search(GaussianProcess(most=PILCO_ROWS), draws=None, starts=5, restarts=1, choosing_starts=20),
     }
 
 

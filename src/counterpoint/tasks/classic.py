@@ -7,11 +7,13 @@
 The dynamics are not written here: data come from `gymnasium.make(gym_id)`, and so does the judgement of a policy.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
+from counterpoint.data.knowledge import Knowledge
 from counterpoint.data.schema import Schema
 from counterpoint.data.shapes import Action, Flag, Reward, State
 from counterpoint.data.spaces import Box, Discrete
@@ -26,13 +28,15 @@ class ClassicControl(Task):
 
     gym_id: ClassVar[str]
     state_names: ClassVar[tuple[str, ...]]
+    knowledge: ClassVar[Knowledge]
+    """Angles are given as cosine and sine, and Gymnasium cuts speeds and positions at its limits."""
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     @property
     def schema(self) -> Schema:
-        return Schema.of(self.state_names, self.actions)
+        return Schema.of(self.state_names, self.actions, knowledge=self.knowledge)
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class Pendulum(ClassicControl):
     gym_id = "Pendulum-v1"
     actions = Box((-2.0,), (2.0,))
     state_names = ("cosine", "sine", "speed")
+    knowledge = Knowledge(bounds=(("speed", -8.0, 8.0),), circles=(("cosine", "sine"),))
     ceiling = 0.0
 
     def reward(self, state: State, action: Action, next_state: State) -> Reward:
@@ -68,6 +73,10 @@ class Acrobot(ClassicControl):
     gym_id = "Acrobot-v1"
     actions = Discrete.of([-1.0, 0.0, 1.0])
     state_names = ("cosine_1", "sine_1", "cosine_2", "sine_2", "speed_1", "speed_2")
+    knowledge = Knowledge(
+        bounds=(("speed_1", -4 * math.pi, 4 * math.pi), ("speed_2", -9 * math.pi, 9 * math.pi)),
+        circles=(("cosine_1", "sine_1"), ("cosine_2", "sine_2")),
+    )
     ceiling = 0.0
 
     def reward(self, state: State, action: Action, next_state: State) -> Reward:
@@ -90,6 +99,7 @@ class MountainCar(ClassicControl):
     gym_id = "MountainCarContinuous-v0"
     actions = Box((-1.0,), (1.0,))
     state_names = ("position", "velocity")
+    knowledge = Knowledge(bounds=(("position", -1.2, 0.6), ("velocity", -0.07, 0.07)))
     ceiling = 100.0
 
     def reward(self, state: State, action: Action, next_state: State) -> Reward:
