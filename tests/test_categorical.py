@@ -8,6 +8,7 @@ from scipy import stats
 
 from counterpoint import artifacts
 from counterpoint.data.jobs import Job, Origin, spread_levels
+from counterpoint.data.knowledge import Knowledge
 from counterpoint.data.schema import Column, Schema
 from counterpoint.data.spaces import Box
 from counterpoint.data.transitions import Transitions
@@ -217,7 +218,7 @@ def test_many_jobs_fit_as_one(law: Gaussian | Spline) -> None:
 
 def test_saved_model_predicts_the_same(fitted: StructuralCausalModel, tmp_path) -> None:
     fitted.save(tmp_path)
-    classes = (Mixed, Gaussian, Likelihood, Schedule, Schema, Column, Box, Origin)
+    classes = (Mixed, Gaussian, Likelihood, Schedule, Schema, Column, Knowledge, Box, Origin)
     loaded = artifacts.load(tmp_path, {c.__name__: c for c in classes})
     rows = ward(100, 3)
     assert (loaded.recipe, loaded.origin, loaded.schema) == (fitted.recipe, fitted.origin, fitted.schema)

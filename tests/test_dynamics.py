@@ -10,6 +10,7 @@ import torch
 from counterpoint import artifacts
 from counterpoint.counterfactual import Augmenter
 from counterpoint.data.jobs import Job, Origin, context
+from counterpoint.data.knowledge import Knowledge
 from counterpoint.data.schema import Column, Schema
 from counterpoint.data.spaces import Box
 from counterpoint.data.transitions import GOES_ON, Transitions, concatenate, first_outcome
@@ -239,7 +240,7 @@ def test_theta_is_used() -> None:
 def test_saved_model_draws_the_same(recipe: DynamicsRecipe, tmp_path: Path) -> None:
     model = recipe.fit(linear(300, 0), seed=4)
     model.save(tmp_path)
-    classes = (type(recipe), Likelihood, Schedule, Schema, Column, Box, Origin)
+    classes = (type(recipe), Likelihood, Schedule, Schema, Column, Knowledge, Box, Origin)
     loaded = artifacts.load(tmp_path, {c.__name__: c for c in classes})
     state, action, _ = draws(100, 8)
     assert isinstance(loaded, DynamicsModel)
@@ -575,7 +576,7 @@ def test_many_outcomes_fit_as_one() -> None:
 def test_saved_outcome_judges_the_same(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     task = request.getfixturevalue(name)
     task.save(tmp_path)
-    classes = (Outcome, Likelihood, Schedule, Schema, Column, Box, Origin)
+    classes = (Outcome, Likelihood, Schedule, Schema, Column, Knowledge, Box, Origin)
     loaded = artifacts.load(tmp_path, {c.__name__: c for c in classes})
     rows = judged(50, 3)
     assert isinstance(loaded, LearnedTask)

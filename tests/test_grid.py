@@ -24,9 +24,9 @@ from counterpoint.experiments.ablations import REFERENCE, ablation_comparisons, 
 from counterpoint.experiments.executors import InProcess, Joblib, Ray
 from counterpoint.experiments.grid import Arm, Behaviour, Grid, Protocol, code_version, logs
 from counterpoint.experiments.runner import read_cell, run
-from counterpoint.experiments.sd import quick_sd, sd, sd_comparisons
+from counterpoint.experiments.sd import SEARCH_MIRROR, quick_sd, sd, sd_comparisons
 from counterpoint.experiments.summary import differences, levels, selection, write_summary
-from counterpoint.methods.arms import CTRL_G, PAPER_NAMES
+from counterpoint.methods.arms import CTRL_G, PAPER_NAMES, PILCO, ROLLOUTS, SEARCH
 from counterpoint.methods.general import General
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Monitor, Schedule
@@ -302,11 +302,14 @@ def test_killed_five_times_and_restarted_the_rows_are_the_same(tmp_path: Path):
 
 def test_the_papers_grids():
     grid = sd(pack_size=20)
-    assert len(grid.cells()) == 9 * 5 * 20
+    sizes, small = len(grid.trials), sum(trials <= 100 for trials in grid.trials)
+    assert len(grid.cells()) == 20 * (12 * sizes + small)
+    assert max(cell.trials for cell in grid.cells() if cell.method == PILCO) == 100
     assert all(len({(cell.method, cell.trials) for cell in pack.cells}) == 1 for pack in grid.packs())
     paper = {row["method"] for row in paper_returns_by_size()}
-    assert {PAPER_NAMES.get(name, name) for name in grid.arms} == paper
-    assert [left for left, _ in sd_comparisons(grid)] == 8 * [CTRL_G]
+    beyond = {ROLLOUTS, SEARCH, SEARCH_MIRROR, PILCO}
+    assert {PAPER_NAMES.get(name, name) for name in grid.arms} == paper | beyond
+    assert [left for left, _ in sd_comparisons(grid)] == 12 * [SEARCH] + 11 * [CTRL_G]
     assert list(quick_sd(methods=("PETS", "D3QN")).arms) == ["D3QN", "PETS"]
     with pytest.raises(CounterpointError, match="no method 'DQN'; choose from D3QN, Base-D"):
         sd(methods=("DQN",))

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 import counterpoint as cp
-from counterpoint.commands.train import Method
+from counterpoint.commands.train import WITHOUT_Q, Method
 from counterpoint.dynamics.outcome import LearnedTask, Outcome
 from counterpoint.errors import CounterpointError
 from counterpoint.methods.arms import named_arms
@@ -831,7 +831,14 @@ def tiny_arms(learner: D3QN) -> dict[str, Any]:
         "pets": PETS(cp.GaussianDynamics(**DYNAMICS), particles=2, planner=planner),
         "steve": STEVE(**small),
         "mve": MVE(**small),
+        "ctrl-g-rollouts": cp.General(DENSITY, learner=learner, selection=few, rollouts=SHORT),
+        "search": cp.Search(DENSITY, cp.PosteriorDraws(2), **BRIEF_SEARCH),
+        "pilco": cp.Search(MODELS["gaussian process"], None, **BRIEF_SEARCH),
     }
+
+
+SHORT = cp.RolloutRows(every=10, episodes=1, steps=3, rounds=1)
+BRIEF_SEARCH: dict[str, Any] = {"horizon": 3, "schedule": Schedule(steps=2, check_every=1), "choosing_starts": 2}
 
 
 def test_the_tiny_arms_are_the_real_ones_but_small() -> None:
@@ -848,21 +855,24 @@ def test_every_method_learns_from_the_runs_training_rows(
     method: str, source: str, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     seen: list[cp.Transitions] = []
-    arms = lambda learner: {name: Spy(arm, seen) for name, arm in tiny_arms(learner).items()}
+    own = {"ctrl-g": {"scm", "augmented"}, "ctrl-g-rollouts": {"scm", "augmented"}, "search": {"scm"}}.get(
+        method, set()
+    )
+    arms = lambda learner: {n: arm if own else Spy(arm, seen) for n, arm in tiny_arms(learner).items()}
     monkeypatch.setattr("counterpoint.commands.train.named_arms", arms)
     run = bench.copy(source, tmp_path / "run")
-    command("train", "--run", run, "--method", method, *([] if method == "pets" else TINY_TRAIN))
+    command("train", "--run", run, "--method", method, *([] if method in WITHOUT_Q else TINY_TRAIN))
     assert f"{method} learned on {len(Run(run).training)} logged rows" in capsys.readouterr().out
-    policy, own = Run(run).policy, method == "ctrl-g"
+    policy = Run(run).policy
     assert policy.act(Run(run).data.state[:4]).shape == (4, 1)
     assert [rows.fingerprint for rows in seen] == ([] if own else [Run(run).training.fingerprint])
     made_from = json.loads((run / RECORD).read_text())["parts"]["policy"]["made_from"]
-    assert set(made_from) == {"data", "split", "task"} | ({"scm", "augmented"} if own else set())
+    assert set(made_from) == {"data", "split", "task"} | own
     if source == "cartpole":
         command("evaluate", "--run", run, "--trials", 1, "--horizon", 2)
         assert Run(run).has("evaluation")
     step("fit", run, "--seed", 7)
-    assert Run(run).has("policy") == (not own), "only ctrl-g rests on the run's SCM"
+    assert Run(run).has("policy") == (not own), "only CTRL_g rests on the run's SCM"
 
 
 def test_a_baseline_needs_no_model_of_the_run(tmp_path: Path) -> None:
@@ -877,7 +887,7 @@ def test_a_baseline_needs_no_model_of_the_run(tmp_path: Path) -> None:
 def test_pets_with_flags_of_a_q_network_is_refused(flag: list[Any], bench: Bench, tmp_path: Path, capsys) -> None:
     run = bench.copy("cartpole", tmp_path / "run")
     line = refused(capsys, run, lambda: command("train", "--run", run, "--method", "pets", *flag))
-    assert "pets plans and learns no Q-network" in line
+    assert "pets learns no Q-network" in line
 
 
 # --- a user's own classes ---------------------------------------------------------------------------------------------

@@ -235,7 +235,7 @@ def _row(cell: Cell, result: Mapping[str, Any]) -> dict[str, Any]:
         "seed": cell.seed,
         "return_selected": _mean(result["selected"]),
         "return_last": _mean(result["last"]),
-        "return_in_model": "" if result.get("in_model") is None else result["in_model"],
+        "return_in_model": result.get("in_model"),
         "seconds": result["seconds"],
     }
 

@@ -72,14 +72,17 @@ def paper_arms(learner: D3QN = LEARNER) -> dict[str, PolicyLearner]:
     }
 
 
-def beyond_arms(learner: D3QN = LEARNER) -> dict[str, PolicyLearner]:
+VOTING = replace(LEARNER, hidden=(128, 128), batch=128, networks=10)
+"""The Q-learning on rollouts: ten small networks that vote."""
+
+
+def beyond_arms(learner: D3QN = VOTING) -> dict[str, PolicyLearner]:
     """What uses more of the model than one step: Q-learning on rollouts, and policies searched inside it.
 
     PILCO differs from the search in the SCM by its model alone: the predictive variance of a Gaussian process.
     """
-    voting = replace(learner, hidden=(128, 128), batch=128, networks=10)
     return {
-        ROLLOUTS: General(learner=voting, rollouts=RolloutRows()),
+        ROLLOUTS: General(learner=learner, rollouts=RolloutRows()),
         SEARCH: Search(),
         PILCO: Search(GaussianProcess(most=PILCO_ROWS), draws=None, starts=5, restarts=1, choosing_starts=20),
     }
@@ -88,7 +91,7 @@ def beyond_arms(learner: D3QN = LEARNER) -> dict[str, PolicyLearner]:
 def named_arms(learner: D3QN = LEARNER) -> dict[str, PolicyLearner]:
     """All arms, and MVE, under names that are easily typed."""
     short = {CTRL_G: "ctrl-g", CTRL_G_BICOGAN: "ctrl-g-bicogan", ROLLOUTS: "ctrl-g-rollouts", SEARCH: "search"}
-    every = {**paper_arms(learner), **beyond_arms(learner)}
+    every = {**paper_arms(learner), **beyond_arms(VOTING if learner == LEARNER else learner)}
     arms = {short.get(name, name.lower()): arm for name, arm in every.items()}
     return {**arms, "mve": MVE(learner=learner)}
 
