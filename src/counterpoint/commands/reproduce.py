@@ -14,7 +14,13 @@ from rich.text import Text
 from counterpoint.artifacts import device_of
 from counterpoint.commands.console import CONSOLE, say, show
 from counterpoint.errors import CounterpointError
-from counterpoint.experiments.ablations import ablation_comparisons, ablations, quick_ablations
+from counterpoint.experiments.ablations import (
+    ablation_comparisons,
+    ablations,
+    quick_ablations,
+    quick_search_ablations,
+    search_ablations,
+)
 from counterpoint.experiments.classic import COLUMNS as CLASSIC_COLUMNS
 from counterpoint.experiments.classic import Classic, quick_problems
 from counterpoint.experiments.executors import Auto, InProcess, Joblib, Ray, Report
@@ -24,7 +30,7 @@ from counterpoint.experiments.sd import quick_sd, sd, sd_comparisons
 from counterpoint.experiments.summary import levels, write_summary
 from counterpoint.methods.behaviour import RANDOM_ACTION_SHARE
 
-Experiment = Literal["sd", "sd-nonrandom", "ablations", "classic"]
+Experiment = Literal["sd", "sd-nonrandom", "ablations", "search-ablations", "classic"]
 Executors = (
     Annotated[Auto, tyro.conf.subcommand("auto", description="a process for every core, or all here with a GPU")]
     | Annotated[InProcess, tyro.conf.subcommand("in-process", description="all in this process")]
@@ -40,7 +46,8 @@ class Reproduce:
     """Run an experiment: the table of returns, statistics and figures. Started again, it goes on where it was."""
 
     experiment: tyro.conf.Positional[Experiment]
-    """sd (Figure 2a), sd-nonrandom (its twin in the appendix), ablations of CTRL_g, classic (Search in Gymnasium)."""
+    """sd (Figure 2a), sd-nonrandom (its twin in the appendix), ablations of CTRL_g and of the search inside its SCM,
+    classic (the search in Gymnasium's environments)."""
     out: Path = Path("results")
     """Folder for <experiment>.csv, .md, .png and .settings.json; cells and checkpoints lie in <experiment>/."""
     quick: bool = False
@@ -81,6 +88,8 @@ class Reproduce:
             raise CounterpointError(f"a pack cannot hold {pack_size} cells; set --pack-size to 1 or more, or 0 for all")
         if self.experiment == "ablations":
             grid = (quick_ablations if self.quick else ablations)(seeds, self.methods, pack_size)
+        elif self.experiment == "search-ablations":
+            grid = (quick_search_ablations if self.quick else search_ablations)(seeds, self.methods, pack_size)
         else:
             behaviour = "random" if self.experiment == "sd" else "non-random"
             grid = (quick_sd if self.quick else sd)(behaviour, seeds, self.methods, pack_size)
@@ -122,9 +131,10 @@ class Reproduce:
 
     def _conclude(self, grid: Grid, ran: Ran) -> None:
         """The summary beside the rows, a short table here, and what failed."""
-        comparisons = ablation_comparisons(grid) if self.experiment == "ablations" else sd_comparisons(grid)
+        ablated = self.experiment.endswith("ablations")
+        comparisons = ablation_comparisons(grid) if ablated else sd_comparisons(grid)
         failures = [each.row() for each in ran.failures]
-        paper = "" if self.experiment == "ablations" else grid.behaviour
+        paper = "" if ablated else grid.behaviour
         if ran.rows:
             ceiling = next(iter(grid.arms.values())).task.ceiling
             page = write_summary(grid.name, ran.rows, comparisons, self.out, failures, paper, ceiling)

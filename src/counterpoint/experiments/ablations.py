@@ -1,4 +1,4 @@
-"""One change at a time from CTRL_g with the default SCM: what the returns depend on.
+"""One change at a time from CTRL_g with the default SCM, or from the search inside it: what the returns depend on.
 
 Every arm sees the same data seeds, and every arm that fits the same SCM on them fits the very same one, so fresh noise
 differs from the reference in the noise of the imagined rows alone.
@@ -11,10 +11,16 @@ from typing import get_args
 from counterpoint.counterfactual import Augmenter
 from counterpoint.experiments.grid import Arm, Grid
 from counterpoint.experiments.sd import chosen
-from counterpoint.methods.arms import LEARNER, QUICK_LEARNER, unselected
+from counterpoint.methods.arms import LEARNER, QUICK_LEARNER, QUICK_SEARCH, unselected
 from counterpoint.methods.general import General
 from counterpoint.policies.d3qn import D3QN
+from counterpoint.policies.evolution import CrossEntropy, EvolutionStrategy
+from counterpoint.policies.rules import OrderedDose, ScoredActions
+from counterpoint.policies.search import Search
 from counterpoint.scm.density import default_scm
+from counterpoint.scm.posterior import PosteriorDraws
+from counterpoint.simulation.models import Pool
+from counterpoint.simulation.objectives import LowerBound, WorstShare
 from counterpoint.simulation.selection import Rollouts
 from counterpoint.tasks.cartpole import CartPole, NoiseReading
 
@@ -33,6 +39,39 @@ def quick_ablations(seeds: int = 3, methods: Sequence[str] = (), pack_size: int 
     """Small networks, a few seeds, 50 trials."""
     arms = ablation_arms(General(learner=QUICK_LEARNER, selection=Rollouts(starts=8)), (750, 1500, 3000))
     return Grid("ablations-quick", chosen(arms, methods), (50,), tuple(range(seeds)), pack_size=pack_size)
+
+
+def search_ablations(seeds: int = 20, methods: Sequence[str] = (), pack_size: int = 0) -> Grid:
+    """Every ablation of the search, from few rows to a thousand."""
+    arms = {name: Arm(search, CartPole()) for name, search in search_variants(Search()).items()}
+    return Grid("search-ablations", chosen(arms, methods), (5, 10, 50), tuple(range(seeds)), pack_size=pack_size)
+
+
+def quick_search_ablations(seeds: int = 3, methods: Sequence[str] = (), pack_size: int = 0) -> Grid:
+    """Few candidates, a few seeds, 10 trials."""
+    arms = {name: Arm(search, CartPole()) for name, search in search_variants(QUICK_SEARCH).items()}
+    return Grid("search-ablations-quick", chosen(arms, methods), (10,), tuple(range(seeds)), pack_size=pack_size)
+
+
+def search_variants(reference: Search) -> dict[str, Search]:
+    """The search, and everything that differs from it in one thing; the part before the colon is the question."""
+    longer = replace(reference.schedule, steps=60, patience=0)
+    return {
+        REFERENCE: reference,
+        "members: the fitted ones": replace(reference, draws=None),
+        "rule: one score an action": replace(
+            reference, rule=ScoredActions(), optimizer=CrossEntropy(192, 24), schedule=longer
+        ),
+        "members: 20 draws": replace(reference, draws=PosteriorDraws(20)),
+        "objective: mean − sd over members": replace(reference, objective=LowerBound()),
+        "objective: worst quarter of members": replace(reference, objective=WorstShare()),
+        "optimizer: evolution strategy": replace(reference, optimizer=EvolutionStrategy(48), schedule=longer),
+        "noise: abducted pool": replace(reference, noise=Pool()),
+        "restarts: 1": replace(reference, restarts=1),
+        "rule: network of 16": replace(
+            reference, rule=OrderedDose((16,)), optimizer=CrossEntropy(96, 12), schedule=longer
+        ),
+    }
 
 
 def ablation_comparisons(grid: Grid) -> list[tuple[str, str]]:

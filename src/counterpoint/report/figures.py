@@ -53,7 +53,7 @@ def returns_by_size(
         panels = shared_panels(figure, lines, -(-len(methods) // lines), len(methods))
         for panel, method in zip(panels, methods, strict=True):
             _returns_panel(panel, method, ours, paper, ours_label)
-            panel.set(xticks=sorted({row["trials"] for row in ours}))
+            _sizes_axis(panel, sorted({row["trials"] for row in ours}))
             if ceiling is not None:
                 reference_line(panel, ceiling, f"ceiling {ceiling:g}" if method == methods[0] else "")
                 panel.set(ylim=(0, ceiling * 1.06))
@@ -167,6 +167,17 @@ def _environment_panel(panel: "Axes", rows: Sequence[Row], environment: str, boo
     panel.set_title(environment, loc="left", fontweight="bold")
     panel.tick_params(axis="y", length=0)
     panel.spines["left"].set_visible(False)
+
+
+def _sizes_axis(panel: "Axes", sizes: Sequence[int]) -> None:
+    """Sizes as they are, or on a logarithmic axis where the largest is many times the smallest."""
+    if sizes[-1] < 10 * sizes[0]:
+        panel.set(xticks=sizes)
+        return
+    panel.set_xscale("log")
+    named = [size for size in sizes if size == sizes[-1] or size <= sizes[-1] / 2]
+    panel.set_xticks(named, [str(size) for size in named], minor=False)
+    panel.set_xticks([], minor=True)
 
 
 def _unique(rows: Sequence[Row], column: str) -> list[Any]:
