@@ -15,12 +15,13 @@ from torch import Tensor
 
 from counterpoint.data.patients import Patients, read_patients
 from counterpoint.data.schema import agree
+from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
 from counterpoint.model import Model
 from counterpoint.policies.base import Policy, Verdict
 from counterpoint.policies.qnetwork import QPolicy
 from counterpoint.policies.values import action_values
-from counterpoint.scm.support import Similar
+from counterpoint.scm.support import Similar, near_doses
 from counterpoint.settings import checked
 from counterpoint.tasks.base import Task
 
@@ -87,13 +88,35 @@ def recommend(
     values of its own gets them by rollouts in `model`, rewarded and ended by `task`, where both are given.
     """
     agree(policy.schema, logged.schema, "policy", "log")
-    patients, labels = read_patients(table, policy.schema), policy.schema.labels()
+    patients = read_patients(table, policy.schema)
+    if not isinstance(policy.actions, Discrete):
+        return Recommendations(policy.verdict, _doses(policy, patients, logged, seed))
+    labels = policy.schema.labels()
     taken, known = Similar(logged, seed=seed).taken(patients.state, len(labels))
     share = taken.double() / taken.sum(1, keepdim=True).clamp(min=1)
     wanted = policy.actions.index(policy.act(patients.state))
     values = _values(policy, patients.state, model, task, seed)
     advice = [_advice(i, patients, policy, labels, wanted, values, share, known) for i in range(len(patients.names))]
     return Recommendations(policy.verdict, tuple(advice))
+
+
+def _doses(policy: Policy, patients: Patients, logged: Transitions, seed: int) -> tuple[Advice, ...]:
+    """Continuous doses: none is recommended that nobody alike was given about as much of."""
+    wanted = policy.act(patients.state)
+    share, known = near_doses(Similar(logged, seed=seed), patients.state, wanted)
+    advice = []
+    for i, name in enumerate(patients.names):
+        dose = dict(zip(policy.schema.action_names, map(float, wanted[i]), strict=True))
+        label, filled = ", ".join(f"{n} {v:.3g}" for n, v in dose.items()), _not_measured(patients, i)
+        why = "" if known[i] else UNLIKE
+        why = why or ("" if share[i] > 0 else f"'{label}' was given to nobody like this subject, nor about as much")
+        told = (None, "none", None, 0.0) if why else (dose, label, None, float(share[i]))
+        advice.append(Advice(name, *told, {}, {}, _joined(why, filled)))
+    return tuple(advice)
+
+
+def _not_measured(patients: Patients, i: int) -> str:
+    return f"{', '.join(patients.filled[i])} not measured now" if patients.filled[i] else ""
 
 
 def _values(
@@ -119,7 +142,7 @@ def _advice(
 ) -> Advice:
     supports = dict(zip(labels, share[i].tolist(), strict=True))
     own = {} if values is None else dict(zip(labels, values[i].tolist(), strict=True))
-    filled = f"{', '.join(patients.filled[i])} not measured now" if patients.filled[i] else ""
+    filled = _not_measured(patients, i)
     if not bool(known[i]):
         return Advice(patients.names[i], None, "none", None, 0.0, own, supports, _joined(UNLIKE, filled))
     place, why = _supported(int(wanted[i]), None if values is None else values[i], share[i], labels)

@@ -107,6 +107,21 @@ def _pairs(log: Transitions, seed: int, most: int) -> tuple[Tensor, Tensor, Tens
     return near, scale, apart.quantile(RARE)
 
 
+NEAR_DOSE = 0.1
+"""Doses within this share of the range of the logged ones count as the same."""
+
+
+def near_doses(
+    similar: Similar, state: Float[Tensor, "n s"], action: Float[Tensor, "n a"]
+) -> tuple[Float[Tensor, " n"], Bool[Tensor, " n"]]:
+    """Share of the similar rows in which about that dose was given, and whether there are similar rows."""
+    rows, known = similar.rows(state)
+    given = similar.logged.action.cpu()
+    span = (given.amax(0) - given.amin(0)).clamp(min=1e-8)
+    near = ((given[rows] - action.cpu()[:, None]).abs() <= NEAR_DOSE * span).all(-1)
+    return near.float().mean(1), known
+
+
 def support(
     rows: Transitions, alternative: Float[Tensor, "n a"], logged: Transitions, neighbours: int = NEIGHBOURS
 ) -> Support:
