@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from counterpoint.data.jobs import NO_THETA, Job
 from counterpoint.data.schema import agree
@@ -24,7 +25,7 @@ from counterpoint.policies.base import Policy
 from counterpoint.scm.support import Similar
 from counterpoint.settings import checked
 from counterpoint.simulation.models import ModelSimulator, abducted
-from counterpoint.simulation.rollout import Noise, Rollout, TaskSimulator, on_device
+from counterpoint.simulation.rollout import Noise, Rollout, Step, TaskSimulator, on_device
 from counterpoint.tasks.base import KnownSCM, Task, check_task
 
 
@@ -104,7 +105,7 @@ def _episodes(rows: Transitions) -> tuple[Int[Tensor, "e t"], Int[Tensor, " e"]]
         all(bool((gap == 1).all()) for gap in steps),
         "an episode lacks rows in the middle, and its noise with them; pass whole episodes",
     )
-    return torch.nn.utils.rnn.pad_sequence(order.split(length.tolist()), True, -1.0), length
+    return pad_sequence(list(order.split(length.tolist())), True, -1), length
 
 
 def _worlds(
@@ -123,7 +124,7 @@ def _step(noise: Float[Tensor, "m e u"]) -> Noise:
 
 def _replay(
     rows: Transitions,
-    steps: list,
+    steps: list[Step],
     places: Int[Tensor, "e t"],
     length: Int[Tensor, " e"],
     members: int,
