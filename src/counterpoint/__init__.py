@@ -48,6 +48,7 @@ from counterpoint.simulation.objectives import LowerBound, MeanReturn, WorstShar
 from counterpoint.simulation.rollout import Rollout, TaskSimulator
 from counterpoint.simulation.selection import Rollouts
 from counterpoint.simulation.trials import random_policy, simulate, trial_subset
+from counterpoint.simulation.truth import Truth
 from counterpoint.tasks.base import KnownSCM, Task
 from counterpoint.tasks.cartpole import CartPole
 from counterpoint.tasks.hiv import HIV, HIVResponse
@@ -65,7 +66,7 @@ __all__ = [
     "KnownSCM", "Likelihood", "LowerBound", "MeanReturn", "Mixed", "Mixture", "MixtureDynamics", "ModelSimulator",
     "Monitor", "OrderedDose", "Origin", "Outcome", "Own", "Planner", "Policy", "PolicyLearner", "Pool",
     "PosteriorDraws", "Reader", "Rollout", "RolloutRows", "Rollouts", "Run", "SCMEnv", "Schedule", "Schema",
-    "ScoredActions", "Search", "SkewedSpline", "Spline", "Task", "TaskSimulator", "Transitions", "Tumour",
+    "ScoredActions", "Search", "SkewedSpline", "Spline", "Task", "TaskSimulator", "Transitions", "Truth", "Tumour",
     "TumourResponse", "Verdict", "Ward", "WorstShare", "check", "concatenate", "evaluate", "from_dataframe",
     "inspect", "load", "location_scale", "paper_arms", "random_policy", "read", "recommend", "simulate",
     "trial_subset", "write",

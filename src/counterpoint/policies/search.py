@@ -18,8 +18,9 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.optim import Optimizer
 
 from counterpoint.artifacts import Saved
-from counterpoint.data.jobs import Job, Origin, context, identity, spread_levels
+from counterpoint.data.jobs import Categories, Job, Origin, context, identity, spread_levels
 from counterpoint.data.schema import Schema
+from counterpoint.data.shapes import State, Theta
 from counterpoint.data.spaces import ActionSpace
 from counterpoint.errors import CounterpointError, require
 from counterpoint.model import Model, ModelRecipe
@@ -66,6 +67,8 @@ class Search(PolicyLearner):
     """Episodes in every member by which the policy is chosen."""
     horizon: Count = 0
     """Steps an episode; 0 for the task's own."""
+    sees_factor: bool = True
+    """Whether the policy is told the subject's factor, where the model has one; without, one policy serves all."""
     support_price: Weight = 0.0
     """Price, in units of the reward, of every step whose state and action are unlike all of the log; 0 for none."""
 
@@ -107,6 +110,11 @@ class Search(PolicyLearner):
         """The class of policies for a space of actions."""
         return self.rule or (OrderedDose() if is_ordered(actions) else ScoredActions())
 
+    def told(self, state: State, theta: Theta, categories: Categories) -> Float[Tensor, "*n i"]:
+        """What a rule sees of a state and of its subject's factor."""
+        levels = spread_levels(state, categories)
+        return context(levels, theta=theta) if self.sees_factor and theta.shape[-1] else levels
+
     def rebuild(self, saved: Saved) -> "SearchedPolicy":
         """The policy back from its artifact."""
         policy = SearchedPolicy(self, saved.weights, saved.schema, saved.origin)
@@ -146,7 +154,7 @@ class SearchLearner(Learner):
         self.counts = [len(state) for state, _ in starts]
         self.sources = [how.noise.source(m, job) for m, job in zip(simulator.models, jobs, strict=True)]
         self.noise_widths = [part.mechanism.prior(1, torch.Generator()).shape[-1] for part in simulator.stacks]
-        mean, spread = _moments(jobs, simulator.models)
+        mean, spread = _moments(how, jobs, simulator.models)
         kept = {"state": pad_sequence([state for state, _ in starts], batch_first=True), "mean": mean, "spread": spread}
         kept |= {"theta": pad_sequence([theta for _, theta in starts], batch_first=True)}
         for name, tensor in kept.items():
@@ -220,7 +228,7 @@ class SearchLearner(Learner):
         return step.reward - self.how.support_price * self.near.outside(step.state, step.action)
 
     def _told(self, state: Float[Tensor, "k e s"], theta: Float[Tensor, "k e t"]) -> Float[Tensor, "k e i"]:
-        return (context(spread_levels(state, self.categories), theta=theta) - self.mean) / self.spread
+        return (self.how.told(state, theta, self.categories) - self.mean) / self.spread
 
     def _by_stack(self, noise: Float[Tensor, "k e u"]) -> Noise:
         """Each stack's own models and as many columns as its noise has."""
@@ -269,13 +277,15 @@ def _finite(score: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
     return score.nan_to_num(WORST, WORST, WORST).clamp(min=WORST)
 
 
-def _moments(jobs: Sequence[Job], models: Sequence[Model]) -> tuple[Float[Tensor, "k 1 i"], Float[Tensor, "k 1 i"]]:
+def _moments(
+    how: Search, jobs: Sequence[Job], models: Sequence[Model]
+) -> tuple[Float[Tensor, "k 1 i"], Float[Tensor, "k 1 i"]]:
     """Mean and standard deviation of what a rule sees, over each job's real rows; 1 where nothing varies."""
     means, spreads = [], []
     for job, model in zip(jobs, models, strict=True):
         rows = job.data[~job.data.imagined]
         theta = job.rows_theta[~job.data.imagined] if job.theta.shape[1] else model.subjects(rows)
-        told = context(spread_levels(rows.state, rows.schema.categories), theta=theta)
+        told = how.told(rows.state, theta, rows.schema.categories)
         spread = told.std(0, correction=0)
         means.append(told.mean(0, keepdim=True))
         spreads.append(torch.where(spread > 1e-8, spread, 1.0)[None])
@@ -317,13 +327,12 @@ class SearchedPolicy(Policy):
     @classmethod
     def together(cls, policies: Sequence["SearchedPolicy"]) -> Actor:  # pyright: ignore[reportIncompatibleMethodOverride]
         first = policies[0]
-        rule, categories, actions = first.rule, first.schema.categories, first.actions
+        recipe, rule, categories, actions = first.recipe, first.rule, first.schema.categories, first.actions
         maps = [torch.cat(parts) for parts in zip(*(policy._raw() for policy in policies), strict=True)]
 
         @torch.no_grad()
         def act(state: Float[Tensor, "k n s"], theta: Float[Tensor, "k n t"]) -> Float[Tensor, "k n a"]:
-            told = context(spread_levels(state, categories), theta=theta) if categories or theta.shape[-1] else state
-            return rule.choose(rule.through(maps, told), actions)
+            return rule.choose(rule.through(maps, recipe.told(state, theta, categories)), actions)
 
         return act
 
