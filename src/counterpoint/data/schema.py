@@ -154,7 +154,8 @@ def agree_on_states(mine: Sequence[Column], other: Sequence[Column], me: str, th
     for one, two in zip(mine, other, strict=True):
         require(
             one.levels == two.levels,
-            f"column '{one.name}' has {_levels(one)} in the {me} and {_levels(two)} in the {they}; declare it alike",
+            f"column '{one.name}' has {_levels(one)} in the {me} and {_levels(two)} in the {they}, others or in another"
+            " order; declare it alike",
         )
         require(
             one.unit == two.unit or not one.unit or not two.unit,
@@ -174,7 +175,8 @@ def listed(names: Sequence[str], most: int = 8) -> str:
 
 
 def _levels(column: Column) -> str:
-    return f"the levels {listed(column.levels)}" if column.levels else "numbers"
+    """How many levels there are, not which: they may be cells of patients."""
+    return f"{len(column.levels)} levels" if column.levels else "numbers"
 
 
 def _unnamed(names: tuple[str, ...]) -> bool:
