@@ -114,6 +114,7 @@ def test_a_mirror_shows_a_fit_every_row_twice() -> None:
         assert torch.equal(table[name][:n], plain[name])
     assert torch.equal(table["subject"][n:], plain["subject"])
     torch.testing.assert_close(table["context"][n:, :4], -rows.state)
+    torch.testing.assert_close(table["next_state"][n:], -rows.next_state)
     torch.testing.assert_close(table["context"][n:, 4:], 1 - rows.action)
     physics = task.transition(table["state"][n:], table["context"][n:, 4:], torch.zeros(n, 5))
     torch.testing.assert_close(physics, -task.transition(rows.state, rows.action, torch.zeros(n, 5)))

@@ -1,5 +1,6 @@
 """The search on the command line: continuous doses from a table to a recommendation, with what is known declared."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 import counterpoint as cp
 from counterpoint.commands.column_flags import Columns
 from counterpoint.runs import Run
-from test_cli import command
+from test_cli import _kill_and_resume, command
 
 FIT = ["scm:density", "--scm.ensemble", "2", "--scm.hidden", "8", "--scm.likelihood.schedule.steps", "100"]
 TABLE = ["--subject", "id", "--time", "t", "--state", "lactate", "--action", "dose", "--reward", "r", "--done", "died"]
@@ -89,3 +90,12 @@ def test_flags_become_declarations() -> None:
     flags = {"bounds": ("HR=0,300",), "whole": ("n",), "circles": ("c,s",), "mirror": ("HR", "dose")}
     reader = Columns("id", "t", ("HR", "n", "c", "s"), ("dose",), "r", **flags).reader()  # pyright: ignore[reportArgumentType]
     assert reader.knowledge == cp.Knowledge((("HR", 0.0, 300.0),), ("n",), (("c", "s"),), ("HR", "dose"))
+
+
+def test_a_killed_search_resumes_to_the_same_policy(run: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again"
+    shutil.copytree(run, again)
+    shutil.rmtree(again / "checkpoints")
+    program = ["train", "--run", str(again), "--method", "search", "--save-seconds", "0"]
+    _kill_and_resume(program, [], again / "checkpoints" / "*search.checkpoint.safetensors")
+    assert torch.equal(Run(again).policy.weights()["numbers"], Run(run).policy.weights()["numbers"])
