@@ -78,6 +78,14 @@ def test_a_declared_mirror_holds_exactly_in_every_draw() -> None:
     assert bool((cp.PosteriorDraws(4)(RECIPE.fit(undeclared), Job(undeclared)).mechanism.law.y.mean != 0).all())
 
 
+def test_mirrored_rows_are_no_more_evidence_than_the_rows() -> None:
+    undeclared, spreads = replace(LOG, schema=cp.CartPole().schema), []
+    for rows in (LOG, undeclared):
+        law = cp.PosteriorDraws(400)(RECIPE.fit(rows), Job(rows)).mechanism.law
+        spreads.append((law.slope / law.context.scale.mT).std(0)[1, 0])
+    assert 0.85 < spreads[0] / spreads[1] < 1.15
+
+
 def test_a_model_without_a_linear_part_keeps_its_members() -> None:
     for recipe, rows in (SCMS["triangular"], (MODELS["gaussian dynamics"], ROWS)):
         model = recipe.fit(rows)

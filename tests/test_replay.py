@@ -105,9 +105,10 @@ def test_one_step_values_are_the_mean_reward_over_the_same_noise(model: Structur
 
 def test_the_value_of_a_state_is_that_of_the_policy_s_own_action(model: StructuralCausalModel) -> None:
     states = LOG.state[5:9]
-    by_action = action_values(FALLS, model, TASK, states, episodes=4, horizon=15)
+    task = Pays(TASK.actions)
+    by_action = action_values(FALLS, model, task, states, episodes=4, horizon=15)
     own = TASK.actions.index(FALLS.act(states))
-    alone = state_values(FALLS, model, TASK, states, episodes=4, horizon=15)
+    alone = state_values(FALLS, model, task, states, episodes=4, horizon=15)
     torch.testing.assert_close(alone.mean[:, 0], by_action.mean[torch.arange(4), own])
 
 

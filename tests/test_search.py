@@ -137,6 +137,7 @@ def test_objectives_by_hand() -> None:
     assert cp.WorstShare(0.25)(returns).item() == 2.0
     assert cp.WorstShare(0.5)(returns).item() == 3.0
     assert cp.WorstShare(0.01)(returns).item() == 2.0
+    assert cp.WorstShare(0.3)(returns).item() == 3.0
 
 
 @pytest.mark.parametrize("how", [cp.CrossEntropy(candidates=40, elites=8), cp.EvolutionStrategy(candidates=40)])
