@@ -49,6 +49,20 @@ def test_declarations_name_columns_that_are_there() -> None:
         cp.Knowledge(bounds=(("x", 1.0, 1.0),))
 
 
+def test_declarations_are_about_numbers_and_mirrors_about_actions_that_there_are() -> None:
+    treatments, doses = cp.Discrete.one_hot(3), cp.Discrete.of([0, 1, 4])
+    for actions in (treatments, doses):
+        with pytest.raises(cp.CounterpointError, match="some actions are none"):
+            cp.Schema.of(["x"], actions, knowledge=cp.Knowledge(mirror=("x", "action_0")))
+    cp.Schema.of(["x"], cp.Discrete.of([0, 2, 4]), knowledge=cp.Knowledge(mirror=("x", "action_0")))
+    sex = (cp.Column("sex", levels=("f", "m")),)
+    for known in (cp.Knowledge(whole=("sex",)), cp.Knowledge(mirror=("sex",))):
+        with pytest.raises(cp.CounterpointError, match="'sex' is a category"):
+            cp.Schema(sex, doses, ("dose",), knowledge=known)
+    with pytest.raises(cp.CounterpointError, match="'dose' is declared and is not a state column"):
+        cp.Schema.of(["x"], doses, ["dose"], knowledge=cp.Knowledge(bounds=(("dose", 0.0, 1.0),), mirror=("dose",)))
+
+
 def test_a_table_carries_its_declarations(tmp_path: Path) -> None:
     told = {"subject": "id", "time": "hour", "state": ["lactate", "age"], "action": "dose", "reward": "r"}
     told |= {"done": "died", "last": "truncate"}

@@ -266,6 +266,13 @@ def test_an_evolution_strategy_wants_pairs() -> None:
         cp.EvolutionStrategy(candidates=7)
     with pytest.raises(cp.CounterpointError, match="use fewer"):
         cp.CrossEntropy(candidates=4, elites=5)
+    with pytest.raises(cp.CounterpointError, match="1 candidates are no mirrored pairs"):
+        cp.CrossEntropy(candidates=1, elites=1)
+
+
+def test_a_search_that_never_looks_keeps_nothing_and_is_refused() -> None:
+    with pytest.raises(cp.CounterpointError, match=r"set schedule\.check_every to 1 or more"):
+        cp.Search(schedule=Schedule(steps=5))
 
 
 def test_leaving_the_log_has_its_price(model: StructuralCausalModel) -> None:

@@ -37,10 +37,15 @@ class Knowledge:
         for name, low, high in self.bounds:
             require(low < high, f"the bounds of '{name}' are {low} and {high}; give the lower one first")
 
+    @property
+    def held(self) -> tuple[str, ...]:
+        """The state columns whose values are declared."""
+        pairs = (name for pair in self.circles for name in pair)
+        return (*(name for name, _, _ in self.bounds), *self.whole, *pairs)
+
     def check_names(self, states: Sequence[str], actions: Sequence[str]) -> None:
         """Raise one line for a column that is not there."""
-        named = [*(name for name, _, _ in self.bounds), *self.whole, *(name for pair in self.circles for name in pair)]
-        for name in named:
+        for name in self.held:
             require(name in states, f"'{name}' is declared and is not a state column; name one of the state")
         for name in self.mirror:
             require(

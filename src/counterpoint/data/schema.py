@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from counterpoint.data.doses import ActionColumn
-from counterpoint.data.knowledge import Knowledge
+from counterpoint.data.knowledge import Knowledge, mirrored_actions
 from counterpoint.data.spaces import ActionSpace, Box, Discrete, describe, same_space
 from counterpoint.errors import CounterpointError, require
 from counterpoint.settings import check_settings
@@ -67,6 +67,22 @@ class Schema:
             f"{len(self.action_names)} action names for an action space of {self.actions.width} columns; give one each",
         )
         self.knowledge.check_names(self.state_names, self.action_names)
+        self._check_knowledge()
+
+    def _check_knowledge(self) -> None:
+        """What is declared is about numbers, and a mirror shows actions that there are."""
+        said = {*self.knowledge.held, *self.knowledge.mirror}
+        coded = [column.name for column in self.states if column.levels and column.name in said]
+        require(
+            not coded, f"'{(coded or [''])[0]}' is a category, and only of numbers can more be declared; leave it out"
+        )
+        if isinstance(self.actions, Discrete) and self.knowledge.mirror:
+            _, signs = self.knowledge.signs(self.state_names, self.action_names)
+            shown = mirrored_actions(self.actions.table(), self.actions, signs)
+            require(
+                bool(self.actions.contains(shown).all()),
+                "mirrored about the middle of the action space, some actions are none; name other columns in mirror",
+            )
 
     @classmethod
     def of(

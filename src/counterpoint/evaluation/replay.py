@@ -85,13 +85,11 @@ def replay(
     places, length = _episodes(job.data)
     factors = job.rows_theta if job.theta.shape[1] or not isinstance(model, Model) else model.subjects(job.data)
     simulator, noise = _worlds(model, job, factors)
-    first = places[:, 0]
-    start = job.data.state[first].repeat(len(noise), 1)[None]
-    own = noise[:, places.clamp(min=0)].transpose(1, 2)  # [m, t, e, u]
-    stream = lambda t: _step(own[:, t])
-    act = policy.actor()
-    rollout = Rollout(simulator, on_device(task, start.device), act)
-    steps = list(rollout(start, stream, places.shape[1], factors[first].repeat(len(noise), 1)[None]))
+    first, device = places[:, 0], model.device if isinstance(model, Model) else job.data.state.device
+    start, told = (x[first].repeat(len(noise), 1)[None].to(device) for x in (job.data.state, factors))
+    own = noise[:, places.clamp(min=0)].transpose(1, 2).to(device)  # [m, t, e, u]
+    rollout = Rollout(simulator, on_device(task, device), on_device(policy, device).actor())
+    steps = list(rollout(start, lambda t: _step(own[:, t]), places.shape[1], told))
     return _replay(job.data, steps, places, length, len(noise), logged)
 
 
@@ -133,7 +131,7 @@ def _replay(
     """The steps as a table; nothing counts behind the end of a record."""
 
     def table(name: str) -> Tensor:
-        column = torch.stack([getattr(step, name)[0] for step in steps], 1)
+        column = torch.stack([getattr(step, name)[0] for step in steps], 1).to(rows.state.device)
         column = torch.nn.functional.pad(column.movedim(1, -1), (0, places.shape[1] - len(steps))).movedim(-1, 1)
         return column.unflatten(0, (members, -1)).movedim(0, 2)
 

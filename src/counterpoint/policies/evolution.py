@@ -61,12 +61,17 @@ class BlackBox(ABC):
         return Distribution(offset, scale * self.spread)
 
 
+def check_pairs(candidates: int) -> None:
+    """Candidates are drawn in mirrored pairs."""
+    require(candidates % 2 == 0, f"{candidates} candidates are no mirrored pairs; use an even number")
+
+
 @dataclass(frozen=True)
 class CrossEntropy(BlackBox):
     """Refit mean and deviation to the best candidates, round after round."""
 
     candidates: Positive = 48
-    """Policies tried in a round, for every restart."""
+    """Policies tried in a round, for every restart; an even number."""
     elites: Positive = 8
     """The best of them, which the next draws are fitted to."""
     spread: Amount = 1.0
@@ -78,6 +83,7 @@ class CrossEntropy(BlackBox):
 
     def __post_init__(self) -> None:
         check_settings(self)
+        check_pairs(self.candidates)
         require(self.elites <= self.candidates, f"{self.elites} elites of {self.candidates} candidates; use fewer")
 
     def learn(self, found: Distribution, draw: Tensor, score: Tensor, share: Tensor) -> None:
@@ -102,7 +108,7 @@ class EvolutionStrategy(BlackBox):
 
     def __post_init__(self) -> None:
         check_settings(self)
-        require(self.candidates % 2 == 0, f"{self.candidates} candidates are no mirrored pairs; use an even number")
+        check_pairs(self.candidates)
 
     def learn(self, found: Distribution, draw: Tensor, score: Tensor, share: Tensor) -> None:
         rank = score.argsort(-1).argsort(-1).to(draw) / (score.shape[-1] - 1) - 0.5

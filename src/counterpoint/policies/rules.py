@@ -52,7 +52,7 @@ class Rule(ABC):
         return sum((before + 1) * after for before, after in self._layers(inputs, actions))
 
     def scale(self, inputs: int, actions: ActionSpace) -> Float[Tensor, " p"]:
-        """How far apart the numbers of unlike policies are: 1 for a weight that many share the work with less."""
+        """How far apart the numbers of unlike policies are: 1 in a linear rule, 1/√inputs in a layer of a network."""
         parts = [
             torch.full(((before + 1) * after,), (before if self.hidden else 1) ** -0.5)
             for before, after in self._layers(inputs, actions)

@@ -74,6 +74,10 @@ class Search(PolicyLearner):
 
     def __post_init__(self) -> None:
         check_settings(self)
+        require(
+            self.schedule.check_every > 0,
+            "a search keeps the policy that did best when it was tried; set schedule.check_every to 1 or more",
+        )
 
     def fit_many(
         self, jobs: Sequence[Job], task: Task, monitor: Monitor = Monitor(), device: str = "cpu"

@@ -128,7 +128,7 @@ def _values(
     prior = model.mechanism.prior
     noise = lambda t: (everywhere(prior(episodes, random)[None, None, None]),)
     plan = lambda t: everywhere(first[None, None, :, None]) if first is not None and t == 0 else None
-    rollout = Rollout(simulator, on_device(task, model.device), policy.to(model.device).actor())
+    rollout = Rollout(simulator, on_device(task, model.device), on_device(policy, model.device).actor())
     total = torch.zeros(1, torch.Size(shape).numel(), device=model.device)
     start, told = everywhere(states[None, :, None, None]), everywhere(factors[None, :, None, None])
     for t, step in enumerate(rollout(start, noise, horizon or task.horizon, told, plan)):

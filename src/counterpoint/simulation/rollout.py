@@ -135,9 +135,9 @@ def _together(given: Tensors) -> Noise:
     return tuple(tensor for name, tensor in given.items() if name.startswith("noise"))
 
 
-AnyTask = TypeVar("AnyTask", bound=Task)
+Thing = TypeVar("Thing")
 
 
-def on_device(task: AnyTask, device: torch.device | str) -> AnyTask:
-    """The task with its networks, if it has any, on a device; the task given stays where it is."""
-    return copy.deepcopy(task).to(device) if isinstance(task, nn.Module) else task
+def on_device(thing: Thing, device: torch.device | str) -> Thing:
+    """A task or a policy with its networks, if it has any, on a device; the one given stays where it is."""
+    return copy.deepcopy(thing).to(device) if isinstance(thing, nn.Module) else thing
