@@ -200,6 +200,9 @@ def test_packs_cover_every_cell_once_and_arms_of_one_recipe_share_theirs():
     assert [cell.method for pack in packs for cell in pack.cells] == 4 * ["a"] + 4 * ["b"]
     assert {cell.key for pack in packs for cell in pack.cells} == {cell.key for cell in grid.cells()}
     assert [len(pack.cells) for pack in replace(grid, pack_size=0).packs()] == [4, 4]
+    dear = {name: replace(arm, one_size=True) for name, arm in grid.arms.items()}
+    sizes = [{cell.trials for cell in pack.cells} for pack in replace(grid, arms=dear, pack_size=0).packs()]
+    assert [len(own) for own in sizes] == [1, 1, 1, 1]
 
 
 def test_a_restart_fits_what_is_missing_and_nothing_else(tmp_path: Path):

@@ -45,6 +45,8 @@ class Arm:
     task: KnownSCM
     most_trials: int = 0
     """Logged trials that it can learn from at most; 0 for any number."""
+    one_size: bool = False
+    """Whether only logs of one length share a stack, where a long one would make every short one as dear as itself."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,8 @@ class Grid:
         """The grid in packs; arms of one recipe share theirs."""
         unique: dict[str, Pack] = {}
         for name in self.arms:
-            for cells in _chunks(self._cells_of(name), self.pack_size):
+            size = self.pack_size or (len(self.seeds) if self.arms[name].one_size else 0)
+            for cells in _chunks(self._cells_of(name), size):
                 unique.setdefault(Pack(cells).key, Pack(cells))
         return list(unique.values())
 

@@ -26,7 +26,9 @@ def sd(behaviour: Behaviour = "random", seeds: int = 20, methods: Sequence[str] 
 
 
 def _arm(name: str, learner: PolicyLearner) -> Arm:
-    return Arm(learner, CartPole(), PILCO_ROWS // Protocol().steps if name == PILCO else 0)
+    if name == PILCO:
+        return Arm(learner, CartPole(), PILCO_ROWS // Protocol().steps, one_size=True)
+    return Arm(learner, CartPole())
 
 
 def quick_sd(
