@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from counterpoint.artifacts import Artifact, Saved
 from counterpoint.data.asking import Asked, ask, ask_actions
 from counterpoint.data.jobs import NO_THETA, Job, Origin, check_factors
-from counterpoint.data.schema import Schema
+from counterpoint.data.schema import Schema, agree
 from counterpoint.data.shapes import Theta
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError
@@ -23,6 +24,20 @@ from counterpoint.settings import checked
 CHUNK = 65_536
 """Rows handled at once: memory is bounded by this, not by the table."""
 FITTED_ROWS = "fitted_rows"
+
+
+@dataclass(frozen=True)
+class SubjectFactors:
+    """What is known of some subjects' factors: normal laws."""
+
+    mean: Float[Tensor, "n t"]
+    covariance: Float[Tensor, "n t t"]
+
+    def draw(self, random: torch.Generator) -> Float[Tensor, "n t"]:
+        """One factor of each, as likely as the data leave it."""
+        root = torch.linalg.cholesky_ex(self.covariance.double())[0].to(self.mean)
+        luck = torch.randn(self.mean.shape, generator=random)
+        return self.mean + (root @ luck[..., None])[..., 0]
 
 
 class Mechanism(nn.Module, ABC):
@@ -51,6 +66,17 @@ class Mechanism(nn.Module, ABC):
         raise CounterpointError(
             "this model was fitted with subject factors that were given, and cannot infer a new subject's; pass theta"
         )
+
+    def subject_factors(self, rows: Transitions) -> SubjectFactors:
+        """The factor of every subject, in the order of `rows.subject_names`; a point unless the model knows better."""
+        each = self.subjects(rows)
+        mean = each.new_zeros(len(rows.subject_names), each.shape[1])
+        mean[rows.subject] = each
+        return SubjectFactors(mean, mean.new_zeros(*mean.shape, mean.shape[1]))
+
+    def factors_before(self, rows: Transitions) -> SubjectFactors:
+        """For every row, the factor of its subject as far as the subject's earlier rows tell."""
+        raise CounterpointError("this model cannot say what part of a record tells of a subject; use RandomEffects")
 
 
 class Model(nn.Module, Artifact, ABC):
@@ -97,6 +123,23 @@ class Model(nn.Module, Artifact, ABC):
         """The factor of every row's subject, inferred from the rows; zero-width where the model knows no subjects."""
         return self.mechanism.subjects(rows) if self.theta_width else rows.state[:, :0]
 
+    @checked
+    def subject_factors(self, rows: Transitions) -> SubjectFactors:
+        """What the rows tell of every subject's factor, in the order of `rows.subject_names`: the prior for no rows."""
+        agree(self.schema, rows.schema)
+        if not self.theta_width:
+            nothing = torch.zeros(len(rows.subject_names), 0)
+            return SubjectFactors(nothing, nothing[..., None])
+        return self.mechanism.subject_factors(rows)
+
+    @checked
+    def factors_before(self, rows: Transitions) -> SubjectFactors:
+        """What, for every row, the earlier rows of its subject tell of its factor."""
+        agree(self.schema, rows.schema)
+        if not self.theta_width:
+            return SubjectFactors(rows.state[:, :0], rows.state[:, :0, None])
+        return self.mechanism.factors_before(rows)
+
     def has_seen(self, rows: Transitions) -> bool:
         """Whether the model was fitted on any of these rows."""
         return bool(torch.isin(rows.row_hashes, self.fitted_rows.to(rows.state.device)).any())
@@ -111,9 +154,9 @@ class Model(nn.Module, Artifact, ABC):
         """The same model under another recipe's name."""
         return type(self)(recipe, self.mechanism, self.schema, self.origin, self.fitted_rows)
 
-    def _held(self, state: Tensor) -> Tensor:
-        """States as the user declared them to be."""
-        return self.schema.knowledge.hold(state, self.state_names)
+    def _held(self, after: Tensor, state: Tensor, action: Tensor) -> Tensor:
+        """Next states as the user declared them to be."""
+        return self.schema.held(after, state, action)
 
     def _asked(self, state: Any, action: Any) -> tuple[Asked, Tensor]:
         """States and an action for each, whatever form they come in."""

@@ -32,6 +32,9 @@ class Knowledge:
     """State and action columns of a mirror symmetry: the same happens, mirrored, where these state columns change their
     sign and these action columns their side of the middle of the action space."""
 
+    carried: tuple[tuple[str, str], ...] = ()
+    """(column, source): a state column that holds what a state or action column was one step before."""
+
     def __post_init__(self) -> None:
         check_settings(self)
         for name, low, high in self.bounds:
@@ -43,10 +46,18 @@ class Knowledge:
         pairs = (name for pair in self.circles for name in pair)
         return (*(name for name, _, _ in self.bounds), *self.whole, *pairs)
 
+    @property
+    def carried_columns(self) -> tuple[str, ...]:
+        """The state columns that nothing but another column decides."""
+        return tuple(column for column, _ in self.carried)
+
     def check_names(self, states: Sequence[str], actions: Sequence[str]) -> None:
         """Raise one line for a column that is not there."""
         for name in self.held:
             require(name in states, f"'{name}' is declared and is not a state column; name one of the state")
+        for column, source in self.carried:
+            require(column in states, f"'{column}' is declared as carried and is not a state column; name one")
+            require(source in (*states, *actions), f"'{column}' is carried from '{source}', which is not a column")
         for name in self.mirror:
             require(
                 name in (*states, *actions), f"mirror names '{name}', which is not a column; name a state or action"
@@ -85,6 +96,22 @@ class Knowledge:
             state = state / scale
         return state
 
+    def carry(
+        self,
+        after: Float[Tensor, "*n s"],
+        state: Float[Tensor, "*n s"],
+        action: Float[Tensor, "*n a"],
+        states: Sequence[str],
+        actions: Sequence[str],
+    ) -> Float[Tensor, "*n s"]:
+        """Next states whose carried columns hold what their sources were."""
+        if not self.carried:
+            return after
+        columns, sources = _carried(self, tuple(states), tuple(actions))
+        after = after.clone(memory_format=torch.contiguous_format)
+        after[..., columns] = torch.cat([state, action], -1)[..., sources]
+        return after
+
     def signs(self, states: Sequence[str], actions: Sequence[str]) -> tuple[Tensor, Tensor]:
         """−1 for every column that the mirror turns, 1 for the others."""
         state, action = ([-1.0 if name in self.mirror else 1.0 for name in names] for names in (states, actions))
@@ -97,6 +124,13 @@ def mirrored_actions(
     """Actions on the other side of the middle of their space."""
     middle = (torch.tensor(space.low) + torch.tensor(space.high)) / 2
     return middle + signs * (action - middle)
+
+
+@lru_cache(maxsize=64)
+def _carried(known: Knowledge, states: tuple[str, ...], actions: tuple[str, ...]) -> tuple[list[int], list[int]]:
+    """Places of carried columns in the state, and of their sources in state and action side by side."""
+    both = (*states, *actions)
+    return [states.index(column) for column, _ in known.carried], [both.index(source) for _, source in known.carried]
 
 
 @lru_cache(maxsize=64)

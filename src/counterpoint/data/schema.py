@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jaxtyping import Float
+from torch import Tensor
+
 from counterpoint.data.doses import ActionColumn
 from counterpoint.data.knowledge import Knowledge, mirrored_actions
 from counterpoint.data.spaces import ActionSpace, Box, Discrete, describe, same_space
@@ -107,6 +110,19 @@ class Schema:
     def static(self) -> tuple[int, ...]:
         """The places of the numeric columns that never change within a subject."""
         return tuple(i for i, column in enumerate(self.states) if column.static)
+
+    @property
+    def told(self) -> tuple[int, ...]:
+        """The places of the columns that no model need foretell: static ones, and those carried over from another."""
+        carried = (self.state_names.index(name) for name in self.knowledge.carried_columns)
+        return tuple(sorted({*self.static, *carried}))
+
+    def held(
+        self, after: Float[Tensor, "*n s"], state: Float[Tensor, "*n s"], action: Float[Tensor, "*n a"]
+    ) -> Float[Tensor, "*n s"]:
+        """Next states, after these states and actions, as they are declared to be."""
+        after = self.knowledge.carry(after, state, action, self.state_names, self.action_names)
+        return self.knowledge.hold(after, self.state_names)
 
     def choices(self) -> list[dict[str, Any]]:
         """Every action of a finite space in the user's own words: a value for each action column of the table."""

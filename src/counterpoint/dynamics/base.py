@@ -122,7 +122,8 @@ class DynamicsModel(Model):
 
     @torch.no_grad()
     def _drawn(self, state: State, action: Action, theta: Theta, random: torch.Generator) -> State:
-        return self._held(self._by_chunks(lambda s, a, t: self._pick(s, a, t, random), state, action, theta))
+        after = self._by_chunks(lambda s, a, t: self._pick(s, a, t, random), state, action, theta)
+        return self._held(after, state, action)
 
     def imagine(
         self,

@@ -109,7 +109,8 @@ class StructuralCausalModel(Model):
     @torch.no_grad()
     def _after(self, state: State, action: Action, noise: Float[Tensor, "n mu"], theta: Theta) -> State:
         """The next states of rows that are known to fit."""
-        return self._held(self._by_chunks(self._predict, state, action, noise, self._factors(theta, len(state))))
+        after = self._by_chunks(self._predict, state, action, noise, self._factors(theta, len(state)))
+        return self._held(after, state, action)
 
     def _noise_columns(self) -> list[Column]:
         return [Column(f"noise_{i}") for i in range(self.mechanism.members * self.mechanism.noise_width)]
@@ -154,7 +155,8 @@ class StructuralCausalModel(Model):
         """What rows that are known to fit would have led to."""
         factors = self._factors(theta, len(rows), rows)
         told = rows.state, rows.action, rows.next_state, action, factors
-        return self._held(self._by_chunks(self._counterfactual_piece, *told))
+        after = self._by_chunks(self._counterfactual_piece, *told)
+        return self._held(after, rows.state[:, None].expand(*after.shape), action)
 
     def _counterfactual_piece(
         self, state: Tensor, action: Tensor, next_state: Tensor, others: Tensor, theta: Tensor

@@ -107,7 +107,7 @@ class DensitySCM(SCMRecipe):
         self, jobs: Sequence[Job], monitor: Monitor = Monitor(), device: str = "cpu"
     ) -> list[StructuralCausalModel]:
         schema = jobs[0].data.schema
-        if schema.categories or schema.static:
+        if schema.categories or schema.told:
             return self._mixed(schema).fit_many(jobs, monitor, device)
         tables, seeds = [change_table(job) for job in jobs], member_seeds(jobs, self.ensemble)
         state, context = tables[0]["y"].shape[1], tables[0]["context"].shape[1]
@@ -122,7 +122,7 @@ class DensitySCM(SCMRecipe):
         from counterpoint.scm.mixed import Mixed  # Here, because mixed states are built on this file.
 
         require(not self.order, "an order is for states of numbers; this one has categories or static columns")
-        settings = (self.law, schema.static, self.ensemble, self.hidden, self.likelihood, self.variation_penalty)
+        settings = (self.law, schema.told, self.ensemble, self.hidden, self.likelihood, self.variation_penalty)
         return Mixed(schema.categories, *settings)
 
     def penalty(self) -> VariationPenalty | None:

@@ -41,7 +41,7 @@ class ModelSimulator:
     def __init__(self, models: Sequence[Model]) -> None:
         require(len(models) > 0, "there are no models to simulate; give at least one")
         self.models, self.device = list(models), models[0].device
-        self.members, self.knowledge = models[0].mechanism.members, models[0].schema.knowledge
+        self.members, self.schema = models[0].mechanism.members, models[0].schema
         places: dict[ModelRecipe, list[int]] = {}
         for place, model in enumerate(models):
             places.setdefault(model.recipe.structure, []).append(place)
@@ -62,7 +62,7 @@ class ModelSimulator:
             after = torch.empty_like(state)
             for part, drawn in zip(self.stacks, noise, strict=True):
                 after[part.models] = part.step(told[part.models], state[part.models], drawn)
-        return self.knowledge.hold(after, self.models[0].state_names)
+        return self.schema.held(after, state, action)
 
     def shared_out(self, episodes: int) -> int:
         """How many of a model's episodes each of its members has."""

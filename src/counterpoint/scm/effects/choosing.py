@@ -1,0 +1,96 @@
+"""How many factors subjects differ by, and what each column's change means: chosen on subjects kept aside.
+
+Both are tried with the linear model, which takes a second. A candidate is worth the marginal likelihood that it gives
+to whole subjects it was not fitted on, in the units of the columns themselves. Of two candidates the simpler one is
+kept unless the other is better by more than the standard error of their difference over subjects.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from counterpoint.scm.effects.changes import CHANGES, Change, Layout
+from counterpoint.scm.effects.linear import fit
+from counterpoint.scm.effects.prepared import Table, prepare
+from counterpoint.seeding import generator
+
+FOLDS = 3
+MOST_SUBJECTS = 1000
+"""Subjects that a choice is made on at most."""
+TRIED_FACTORS = 2
+"""Factors with which the meaning of changes is chosen, where their number is not given."""
+
+
+def held_out_density(table: Table, layout: Layout, factors: int, seed: int) -> Float[Tensor, " n"]:
+    """The log density of every subject's whole record, under a model fitted on the other folds."""
+    ready = prepare(table, layout, min(factors, 1))
+    fold = torch.randperm(table.subjects, generator=generator(seed, "folds")) % FOLDS
+    density = torch.full((table.subjects,), -torch.inf, dtype=torch.double)
+    for i in range(min(FOLDS, table.subjects)):
+        density[fold == i] = fit(ready.sums[fold != i], factors).log_likelihood(ready.sums[fold == i])
+    return density + ready.log_slope
+
+
+def better(simple: Float[Tensor, " n"], other: Float[Tensor, " n"]) -> bool:
+    """Whether the other candidate is better by more than the standard error of the difference."""
+    gain = (other - simple).nan_to_num(-1e30, 1e30, -1e30)
+    return bool(gain.mean() > gain.std() / len(gain) ** 0.5)
+
+
+def some_subjects(table: Table, seed: int) -> Table:
+    """The table, or `MOST_SUBJECTS` of its subjects."""
+    if table.subjects <= MOST_SUBJECTS:
+        return table
+    return table.of(torch.randperm(table.subjects, generator=generator(seed, "choice"))[:MOST_SUBJECTS])
+
+
+def choose_changes(table: Table, layout: Layout, factors: int | None, seed: int) -> Layout:
+    """What each column's change means, one column after another; ratios only where the column is always positive."""
+    table = some_subjects(table, seed)
+    tried = TRIED_FACTORS if factors is None else factors
+    best = held_out_density(table, layout, tried, seed) if _positive(table, layout) else None
+    for column in _positive(table, layout):
+        for change in CHANGES[1:]:
+            other = replace(layout, changes=_with(layout.changes, column, change))
+            density = held_out_density(table, other, tried, seed)
+            if best is not None and better(best, density):
+                layout, best = other, density
+    return layout
+
+
+def choose_noise(table: Table, layout: Layout, factors: int | None, seed: int) -> Layout:
+    """Whether part of the noise is proportional to the amount."""
+    other, table = replace(layout, combined=True), some_subjects(table, seed)
+    if table.subjects < FOLDS or not any(layout.additive):
+        return layout
+    tried = min(TRIED_FACTORS if factors is None else factors, 1)
+    simple, found = (held_out_density(table, each, tried, seed) for each in (layout, other))
+    return other if better(simple, found) else layout
+
+
+def choose_factors(table: Table, layout: Layout, most: int, seed: int) -> int:
+    """How many factors subjects differ by: one more as long as it pays."""
+    table = some_subjects(table, seed)
+    if table.subjects < FOLDS:
+        return 0
+    best = held_out_density(table, layout, 0, seed)
+    for factors in range(1, most + 1):
+        density = held_out_density(table, layout, factors, seed)
+        if not better(best, density):
+            return factors - 1
+        best = density
+    return most
+
+
+def _positive(table: Table, layout: Layout) -> list[int]:
+    """The moving columns that are positive in every row; none where there are too few subjects to choose by."""
+    if table.subjects < FOLDS:
+        return []
+    return [c for c in layout.moving if bool((table.state[:, c] > 0).all() & (table.after[:, c] > 0).all())]
+
+
+def _with(changes: Sequence[Change], column: int, change: Change) -> tuple[Change, ...]:
+    return tuple(change if i == column else own for i, own in enumerate(changes))

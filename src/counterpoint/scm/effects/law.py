@@ -1,0 +1,134 @@
+"""The law of a step given the subject's factor, which is linear in the factor: so the factor's posterior is exact.
+
+    y = μ(x) + B(x)·θ + D(x)·R(x)·u,    R·R' = K + diag(q·ŝ')²,    u ~ N(0, I),    θ ~ N(0, I)
+
+μ is a linear model plus what a network adds to it, and B is linear in x: θ bends slopes. K is a covariance (one cause
+may move several columns); with q, part of the noise is proportional to the amount ŝ' that μ foretells, which
+pharmacologists call a combined error; D is a diagonal, exp(network). The network's last layer starts at zero: the law
+starts as the linear mixed-effects model, whose own numbers stay. A subject's posterior after any rows is
+
+    precision  I + Σ_t A_t'A_t,    information  Σ_t A_t'e_t,    A = (D·R)⁻¹B,    e = (D·R)⁻¹(y − μ).
+"""
+
+from collections.abc import Sequence
+from math import log, pi
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from counterpoint.nets.laws import bounded_log_scale
+from counterpoint.nets.stacked import StackedLinear, StackedMLP, Standardizer
+from counterpoint.scm.effects.changes import Layout
+from counterpoint.scm.effects.linear import LinearEffects
+from counterpoint.scm.effects.prepared import Prepared
+
+FIRST_SHARE = 1e-3
+"""Least q at first, in standardised units."""
+
+
+class Step(NamedTuple):
+    """The law of a step in standardised units."""
+
+    mean: Float[Tensor, "k n d"]
+    effect: Float[Tensor, "k n d r"]
+    deviation: Float[Tensor, "k n d"]
+    root: Float[Tensor, "k _ d d"]
+    """R, one for all rows where no noise is proportional."""
+
+
+class Evidence(NamedTuple):
+    """What each row says of its subject, and its log density where θ is 0."""
+
+    information: Float[Tensor, "k n r"]
+    precision: Float[Tensor, "k n r r"]
+    log_density: Float[Tensor, "k n"]
+
+
+class EffectsLaw(nn.Module):
+    """K members of the law."""
+
+    unit: Tensor
+    amount: Tensor
+    rotation: Tensor
+
+    def __init__(self, members: int, layout: Layout, inputs: int, factors: int, hidden: Sequence[int]) -> None:
+        super().__init__()
+        self.members, self.layout, self.factors, self.size = members, layout, factors, len(layout.moving)
+        d = self.size
+        self.x = Standardizer(members, inputs)
+        self.register_buffer("unit", torch.ones(members, 1, d))
+        self.register_buffer("amount", torch.zeros(members, 1, d))
+        self.register_buffer("rotation", torch.eye(factors).expand(members, -1, -1).contiguous())
+        self.mean = nn.Parameter(torch.zeros(members, 1 + inputs, d))
+        self.effect = nn.Parameter(torch.zeros(members, 1 + inputs, d * factors))
+        self.corner = nn.Parameter(torch.zeros(members, d, d))
+        self.proportional = nn.Parameter(torch.full((members, 1, d), log(FIRST_SHARE)))
+        self.net = StackedMLP(members, inputs, hidden, 2 * d)
+
+    @torch.no_grad()
+    def silence(self, members: Bool[Tensor, " k"]) -> None:
+        """Let the network of these members add nothing."""
+        last = [layer for layer in self.net.modules() if isinstance(layer, StackedLinear)][-1]
+        last.weight[members] = 0.0
+        last.bias[members] = 0.0
+
+    @torch.no_grad()
+    def take(self, member: int, effects: LinearEffects, ready: Prepared) -> None:
+        """Start a member from a linear model of a prepared table."""
+        self.x.mean[member], self.x.scale[member] = ready.x
+        self.unit[member], self.amount[member] = ready.unit, ready.amount_unit
+        self.mean[member] = effects.mean.float()
+        self.effect[member] = effects.effect.flatten(1).float()
+        self.proportional[member] = ready.noise.share.clamp(min=FIRST_SHARE).log().float()
+        root = torch.linalg.cholesky(effects.covariance)
+        self.corner[member] = (root.tril(-1) + root.diagonal().log().diag()).float()
+
+    def step(self, told: Float[Tensor, "k n c"], state: Float[Tensor, "k n s"]) -> Step:
+        """The law given state and action."""
+        x = self.x(self.layout.features(told))
+        line = torch.cat([torch.ones_like(x[..., :1]), x], -1)
+        d, bends = self.size, self.net(x)
+        mean = line @ self.mean + bends[..., :d]
+        effect = (line @ self.effect).unflatten(-1, (d, self.factors))
+        deviation = bounded_log_scale(bends[..., d:]).exp()
+        return Step(mean, effect @ self.rotation[:, None], deviation, self._root(mean, state))
+
+    def _root(self, mean: Tensor, state: Tensor) -> Float[Tensor, "k _ d d"]:
+        root = (self.corner.tril(-1) + self.corner.diagonal(0, 1, 2).exp().diag_embed())[:, None]
+        if not self.layout.combined:
+            return root
+        foretold = (state[..., self.layout.moving] + mean * self.unit) * self.amount
+        extra = (self.proportional.exp() * foretold).square()
+        return torch.linalg.cholesky_ex(root @ root.mT + extra.diag_embed())[0]
+
+    def change(
+        self, step: Step, theta: Float[Tensor, "k n r"], noise: Float[Tensor, "k n d"]
+    ) -> Float[Tensor, "k n d"]:
+        """y for a subject and its noise."""
+        centre = step.mean + (step.effect @ theta[..., None])[..., 0]
+        return (centre + step.deviation * (step.root @ noise[..., None])[..., 0]) * self.unit
+
+    def noise(self, step: Step, theta: Float[Tensor, "k n r"], y: Float[Tensor, "k n d"]) -> Float[Tensor, "k n d"]:
+        """The noise behind y."""
+        centre = step.mean + (step.effect @ theta[..., None])[..., 0]
+        rest = (y / self.unit - centre) / step.deviation
+        return torch.linalg.solve_triangular(step.root, rest[..., None], upper=False)[..., 0]
+
+    def evidence(self, step: Step, y: Float[Tensor, "k n d"]) -> Evidence:
+        """What each row says of its subject."""
+        deviation = step.deviation[..., None]
+        rest = (y / self.unit - step.mean)[..., None] / deviation
+        white = torch.linalg.solve_triangular(step.root, torch.cat([step.effect / deviation, rest], -1), upper=False)
+        a, e = white[..., :-1], white[..., -1]
+        volume = (step.deviation * self.unit).log().sum(-1) + step.root.diagonal(0, 2, 3).log().sum(-1)
+        density = -0.5 * (e.square().sum(-1) + self.size * log(2 * pi)) - volume
+        return Evidence((a * e[..., None]).sum(-2), a.mT @ a, density)
+
+
+def marginal(information: Float[Tensor, "*n r"], precision: Float[Tensor, "*n r r"]) -> Float[Tensor, "*n"]:
+    """What knowing a subject's rows together adds to its log density at θ = 0; `precision` with the prior's."""
+    root = torch.linalg.cholesky_ex(precision)[0]
+    white = torch.linalg.solve_triangular(root, information[..., None], upper=False)[..., 0]
+    return 0.5 * white.square().sum(-1) - root.diagonal(0, -2, -1).log().sum(-1)
