@@ -4,16 +4,20 @@ Needs `pip install d3rlpy==2.8.1 stable-baselines3` next to this package. Offlin
 continuous, DiscreteBCQ and DiscreteCQL on Acrobot, each with d3rlpy's own settings on the very same rows, judged in the
 same episodes. Online, which is a ceiling and no peer: SAC or PPO of stable-baselines3, trained in the environment. And
 uniformly random actions, which is what made the rows. Writes results/classic_peers.csv in the columns of classic.csv;
-a finished cell is a file of its own and is not run again.
+a finished cell is a file of its own and is not run again. All methods come to a seed before the next one, so a run that
+is cut short compares them on the same seeds. Ends with a Markdown table and, in the last line, the same as JSON.
 """
 
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -23,8 +27,10 @@ import tyro
 from counterpoint.artifacts import recipe_hash, write_text
 from counterpoint.data.spaces import ActionSpace, Discrete
 from counterpoint.data.transitions import Transitions
+from counterpoint.errors import require
 from counterpoint.experiments.classic import COLUMNS, Problem, problems
-from counterpoint.report.results import provenance, write_csv, write_json
+from counterpoint.experiments.executors import Failure, Joblib, Report, silent
+from counterpoint.report.results import Row, markdown_table, provenance, write_csv, write_json
 from counterpoint.seeding import derive, generator
 from counterpoint.simulation.classic import Choose, gym_returns
 
@@ -40,6 +46,18 @@ ONLINE_SETTINGS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 """Those of rl-baselines3-zoo, shortened."""
+
+
+class Cell(NamedTuple):
+    """One policy to learn and to judge."""
+
+    environment: str
+    method: str
+    rows: int
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.method} on {self.environment}, {self.rows} rows, seed {self.seed}"
 
 
 @dataclass(frozen=True)
@@ -58,36 +76,48 @@ class Peers:
     """Updates of an offline learner."""
     online_steps: int = 20_000
     """Steps of an online learner in the environment; PPO takes ten times as many."""
-    episodes: int = 20
-    """Episodes each policy is tried in."""
+    episodes: int = 50
+    """Episodes each policy is tried in; by default those of `counterpoint reproduce classic`."""
+    workers: int = 1
+    """Processes side by side, of one thread each."""
+    limit_seconds: float = 0.0
+    """Seconds after which no further cell is begun; 0 for no limit."""
 
     def run(self) -> None:
-        """Every cell that is not done, then the table."""
-        torch.set_num_threads(1)
-        cells = [cell for name in self.environments for cell in self._cells(name)]
-        rows = []
-        for number, (name, method, size, seed) in enumerate(cells, 1):
-            print(f"{number}/{len(cells)} {method} on {name}, {size} rows, seed {seed}", flush=True)
-            rows.append(self._cell(name, method, size, seed))
-        write_csv(rows, self.out / "classic_peers.csv", COLUMNS)
-        record = {"updates": self.updates, "online_steps": self.online_steps, "episodes": self.episodes}
-        write_json({**record, **provenance()}, self.out / "classic_peers.settings.json")
+        """Every cell that is not done, then the table of those that are."""
+        require(self.limit_seconds >= 0, "a run cannot last less than 0 seconds; set --limit-seconds to 0 or more")
+        cells, found, failures = self.cells(), {}, 0
+        until = time.time() + self.limit_seconds if self.limit_seconds else float("inf")
+        for index, outcome in Joblib(self.workers).run(partial(self.cell, until=until), cells, silent):
+            if isinstance(outcome, Failure):
+                failures += 1
+                print(f"failed: {cells[index]}: {outcome.reason}", flush=True)
+            elif outcome is not None:
+                found[index] = outcome
+                print(f"{len(found)}/{len(cells)} {cells[index]} {outcome['return_true']:.1f}", flush=True)
+        self.write([found[index] for index in sorted(found)], len(cells), failures)
 
-    def _cells(self, name: str) -> list[tuple[str, str, int, int]]:
-        """Offline learners at every number of rows, the others once a seed."""
+    def cells(self) -> list["Cell"]:
+        """Seed after seed: offline learners at every number of rows, the others once."""
+        each = [cell for name in self.environments for cell in self._of_environment(name)]
+        return [Cell(name, method, size, seed) for seed in range(self.seeds) for name, method, size in each]
+
+    def _of_environment(self, name: str) -> list[tuple[str, str, int]]:
         problem = problems()[name]
         offline = LISTED if isinstance(problem.task.actions, Discrete) else CONTINUOUS
-        sized = [(method, size) for method in offline for size in problem.rows]
-        every = [*sized, (RANDOM, 0), ("online", 0)]
-        wanted = [each for each in every if not self.methods or each[0] in self.methods]
-        return [(name, method, size, seed) for method, size in wanted for seed in range(self.seeds)]
+        every = [*((method, size) for method in offline for size in problem.rows), (RANDOM, 0), ("online", 0)]
+        return [(name, method, size) for method, size in every if not self.methods or method in self.methods]
 
-    def _cell(self, name: str, method: str, size: int, seed: int) -> dict[str, Any]:
+    def cell(self, cell: "Cell", report: Report, until: float) -> dict[str, Any] | None:
+        """The row of a cell; None where it is not done and it is too late to begin."""
+        name, method, size, seed = cell
         effort = {"online": self.online_steps, RANDOM: 0}.get(method, self.updates)
         key = recipe_hash(problems()[name].task, problems()[name].piece, method, size, seed, effort, self.episodes)
         path = self.out / "classic_peers" / f"{key}.json"
         if path.exists():
             return json.loads(path.read_text())
+        if time.time() >= until:
+            return None
         begun, problem = time.perf_counter(), problems()[name]
         choose = self._learn(name, method, problem, size, seed)
         task = problem.task
@@ -98,6 +128,16 @@ class Peers:
         write_text(path, json.dumps(row))
         return row
 
+    def write(self, rows: list[dict[str, Any]], cells: int, failures: int) -> None:
+        """The files of a run, and its figures on the screen."""
+        write_csv(rows, self.out / "classic_peers.csv", COLUMNS)
+        record = {"updates": self.updates, "online_steps": self.online_steps, "episodes": self.episodes}
+        record |= {"seeds": self.seeds, "cells": cells, "finished": len(rows), "failed": failures}
+        write_json({**record, **provenance()}, self.out / "classic_peers.settings.json")
+        means = summary(rows)
+        print(markdown_table(means, formats={"return_true": ".1f", "lowest": ".1f", "seconds": ".1f"}))
+        print(json.dumps({"means": means, **record, **provenance()}))
+
     def _learn(self, name: str, method: str, problem: Problem, size: int, seed: int) -> Choose:
         own = derive(seed, "training") % 2**31
         if method == RANDOM:
@@ -106,6 +146,18 @@ class Peers:
         if method == "online":
             return online(name, problem, own, self.online_steps)
         return offline(method, problem.log(size, seed), own, self.updates, problem.task.discount)
+
+
+def summary(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Over the finished seeds of every environment, method and number of rows: mean return, lowest return, seconds."""
+    of = lambda row: (row["environment"], row["method"], row["rows"])
+    groups = [(key, list(group)) for key, group in groupby(sorted(rows, key=of), of)]
+    return [
+        {"environment": environment, "method": method, "rows": size, "seeds": len(own),
+         "return_true": fmean(row["return_true"] for row in own), "lowest": min(row["return_true"] for row in own),
+         "seconds": fmean(row["seconds"] for row in own)}
+        for (environment, method, size), own in groups
+    ]  # fmt: skip
 
 
 def offline(method: str, log: Transitions, seed: int, updates: int, discount: float) -> Choose:

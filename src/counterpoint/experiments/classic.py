@@ -1,5 +1,9 @@
 """Search in environments nobody here wrote: from random rows of Gymnasium's own, judged in Gymnasium's own.
 
+Reward and end are the task's known functions or, by a second method, learned from the same log. A log of Acrobot or
+MountainCar holds no goal, so what is learned from it foresees none and every policy is worth the same: the second
+method is for the pendulum alone.
+
 A row is (method, environment, rows, seed, return_true, return_in_model, seconds): the true return is the mean over
 whole episodes in the environment, the other the same policy's in the model it was searched in. All seeds of an
 environment and a number of rows are learned in one stack; every finished cell is a file of its own, so a killed run
@@ -18,6 +22,7 @@ from typing import Any
 from counterpoint.artifacts import device_of, encode, recipe_hash, write_text
 from counterpoint.data.jobs import Job
 from counterpoint.data.transitions import Transitions
+from counterpoint.dynamics.outcome import Outcome
 from counterpoint.errors import CounterpointError, require
 from counterpoint.evaluation.gym_return import evaluate_in_gym
 from counterpoint.experiments.executors import Executor, Failure, Report, silent
@@ -34,10 +39,12 @@ from counterpoint.scm.density import DensitySCM
 from counterpoint.seeding import derive
 from counterpoint.settings import Count, Positive, Widths, check_settings
 from counterpoint.simulation.classic import log_random
+from counterpoint.tasks.base import Task
 from counterpoint.tasks.classic import Acrobot, ClassicControl, MountainCar, Pendulum
+from counterpoint.tasks.stack import TaskStack
 
 COLUMNS = ("method", "environment", "rows", "seed", "return_true", "return_in_model", "seconds")
-METHOD = "Search"
+METHOD, LEARNED_METHOD = "Search", "Search, learned reward and end"
 SIZES = (1000, 2000, 5000)
 MODEL = DensitySCM(Gaussian(), likelihood=Likelihood(Schedule(steps=3000, rate="one-cycle"), learning_rate=5e-3))
 """Keeps its last weights: where nothing is noise, one held-out row beyond a limit outweighs all others in a check."""
@@ -54,6 +61,8 @@ class Problem:
     """Steps after which a log begins anew."""
     search: Search
     """Class of policies and how they are searched."""
+    outcome: Outcome | None = None
+    """How reward and end are learned for the second method; none where the log cannot tell them."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -69,11 +78,12 @@ def problems() -> dict[str, Problem]:
     Energy takes hundreds of random steps to gather: short pieces of Acrobot and MountainCar never leave the bottom.
     """
     dose, score = OrderedDose(hidden=(16,)), ScoredActions(hidden=(16,))
-    swing = _search(dose, CrossEntropy(96, 12, spread=3.0, extra=1.0), rounds=60)
-    reach = _search(score, CrossEntropy(64, 8, spread=2.0, extra=0.6), rounds=20)
+    swing = _search(dose, CrossEntropy(96, 12, spread=3.0, extra=1.0), rounds=100)
+    swing = replace(swing, restarts=4, starts=4, choosing_starts=16)
+    reach = replace(_search(score, CrossEntropy(64, 8, spread=2.0, extra=0.6), rounds=20), restarts=4)
     climb = _search(dose, CrossEntropy(64, 8, spread=3.0, extra=1.0), rounds=20, horizon=500)
     return {
-        "Pendulum": Problem(Pendulum(), SIZES, 50, swing),
+        "Pendulum": Problem(Pendulum(), SIZES, 50, swing, Outcome()),
         "Acrobot": Problem(Acrobot(), SIZES, 500, reach),
         "MountainCar": Problem(MountainCar(), SIZES, 500, climb),
     }
@@ -86,6 +96,12 @@ def _search(rule: OrderedDose | ScoredActions, optimizer: CrossEntropy, rounds: 
     )
 
 
+def ways(problem: Problem) -> list[Problem]:
+    """The problem with known reward and end and, where they can be learned, with learned ones."""
+    known = replace(problem, outcome=None)
+    return [known, problem] if problem.outcome else [known]
+
+
 def quick_problems() -> dict[str, Problem]:
     """The pendulum alone, by a linear rule and few candidates: minutes on two cores, and no good policy."""
     search = _search(OrderedDose(), CrossEntropy(32), rounds=10)
@@ -94,13 +110,18 @@ def quick_problems() -> dict[str, Problem]:
 
 @dataclass(frozen=True)
 class Pack:
-    """All seeds of one environment and one number of rows, learned in one stack."""
+    """All seeds of one method, environment and number of rows, learned in one stack."""
 
     environment: str
     problem: Problem
+    """Its outcome is none where reward and end are the task's own."""
     rows: int
     seeds: tuple[int, ...]
     episodes: int
+
+    @property
+    def method(self) -> str:
+        return LEARNED_METHOD if self.problem.outcome else METHOD
 
     def key(self, seed: int) -> str:
         """What defines one seed's cell, the code included."""
@@ -132,8 +153,8 @@ class Classic:
 
     def packs(self) -> list[Pack]:
         seeds = tuple(range(self.first_seed, self.first_seed + self.seeds))
-        each = [(name, problem, rows) for name, problem in self.problems.items() for rows in problem.rows]
-        return [Pack(name, problem, rows, seeds, self.episodes) for name, problem, rows in each]
+        each = [(name, way, rows) for name, given in self.problems.items() for way in ways(given) for rows in way.rows]
+        return [Pack(name, way, rows, seeds, self.episodes) for name, way, rows in each]
 
     def run(self, out: Path, executor: Executor, device: str = "cpu", report: Report = silent) -> list[dict[str, Any]]:
         """Run what is not done yet; write `<name>.csv`, `<name>.settings.json` and `<name>.png`."""
@@ -174,15 +195,24 @@ def learn(pack: Pack, report: Report, checkpoints: Path, device: str) -> list[di
     jobs = [Job(problem.log(pack.rows, seed), derive(seed, "training")) for seed in pack.seeds]
     folder = checkpoints / f"{pack.name}-{device_of(device).type}"
     monitor = Monitor(folder, True, report).stage(pack.environment)
-    found = [each.selected for each in problem.search.fit_many(jobs, problem.task, monitor, device)]
+    task = _task(problem, jobs, monitor, device)
+    search = replace(problem.search, horizon=problem.search.horizon or problem.task.horizon)
+    found = [each.selected for each in search.fit_many(jobs, task, monitor, device)]
     report("evaluation", 0, 1)
     true = [evaluate_in_gym(policy, problem.task.gym_id, pack.episodes) for policy in found]
     seconds = (time.perf_counter() - begun) / len(jobs)
     return [
-        {"method": METHOD, "environment": pack.environment, "rows": pack.rows, "seed": seed,
+        {"method": pack.method, "environment": pack.environment, "rows": pack.rows, "seed": seed,
          "return_true": float(own.mean()), "return_in_model": _in_model(policy), "seconds": seconds}
         for seed, policy, own in zip(pack.seeds, found, true, strict=True)
     ]  # fmt: skip
+
+
+def _task(problem: Problem, jobs: Sequence[Job], monitor: Monitor, device: str) -> Task:
+    """The known reward and end, or those learned from every job's own log."""
+    if problem.outcome is None:
+        return problem.task
+    return TaskStack(problem.outcome.fit_many(jobs, monitor.stage("outcome"), device))
 
 
 def _in_model(policy: Any) -> float:
