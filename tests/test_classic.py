@@ -1,5 +1,9 @@
 """Gymnasium's classic control: rewards and ends are its own, and so are the logs and the judgement."""
 
+import json
+from dataclasses import replace
+from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +13,13 @@ import pytest
 import torch
 
 from counterpoint.commands.reproduce import Reproduce
-from counterpoint.data.jobs import Origin
+from counterpoint.data.jobs import Job, Origin
 from counterpoint.data.spaces import Discrete
+from counterpoint.dynamics.outcome import Outcome
 from counterpoint.errors import CounterpointError
 from counterpoint.evaluation.gym_return import evaluate_in_gym
-from counterpoint.experiments.classic import COLUMNS, Classic, Problem, problems
-from counterpoint.experiments.executors import InProcess
+from counterpoint.experiments.classic import COLUMNS, LEARNED_METHOD, METHOD, Classic, Problem, learn, problems
+from counterpoint.experiments.executors import InProcess, silent
 from counterpoint.nets.laws import Gaussian
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Schedule
@@ -26,6 +31,7 @@ from counterpoint.scm.density import DensitySCM
 from counterpoint.seeding import derive
 from counterpoint.simulation.classic import gym_actions, gym_returns, log_random
 from counterpoint.tasks.classic import Acrobot, ClassicControl, MountainCar, Pendulum
+from counterpoint.tasks.stack import TaskStack
 
 TASKS = [Pendulum(), Acrobot(), MountainCar()]
 
@@ -178,6 +184,87 @@ def test_experiment_writes_its_files_and_does_nothing_twice(tmp_path: Path, monk
     assert [row["return_true"] for row in again] == [row["return_true"] for row in rows]
 
 
+OUTCOME = Outcome(hidden=(8,), likelihood=Likelihood(Schedule(steps=20)))
+BOTH = Classic({"Pendulum": Problem(Pendulum(), (60,), 20, SEARCH, OUTCOME)}, seeds=2, episodes=1, name="both")
+
+
+def test_reward_and_end_are_known_and_learned(tmp_path: Path) -> None:
+    rows = BOTH.run(tmp_path, InProcess())
+    assert [(row["method"], row["seed"]) for row in rows] == [
+        (m, seed) for m in (METHOD, LEARNED_METHOD) for seed in (0, 1)
+    ]
+    known, learned = ([row["return_in_model"] for row in rows if row["method"] == m] for m in (METHOD, LEARNED_METHOD))
+    assert known != learned
+    assert read_csv(tmp_path / "both.csv") == rows
+    assert (tmp_path / "both.png").exists()
+    settings = json.loads((tmp_path / "both.settings.json").read_text())
+    assert settings["problems"]["Pendulum"]["outcome"]["type"] == "Outcome"
+    assert BOTH.packs()[0].key(0) == TINY.packs()[0].key(0) != BOTH.packs()[1].key(0)
+
+
+def test_every_seed_has_the_reward_of_its_own_log(tmp_path: Path) -> None:
+    """A seed beside others is learned as it is alone; with its neighbour's reward its return in the model differs."""
+    pack = BOTH.packs()[1]
+    together = learn(pack, silent, tmp_path, "cpu")
+    for seed, row in zip(pack.seeds, together, strict=True):
+        alone = learn(replace(pack, seeds=(seed,)), silent, tmp_path, "cpu")[0]
+        assert alone["return_in_model"] == pytest.approx(row["return_in_model"], rel=1e-4)
+    assert together[0]["return_in_model"] != pytest.approx(together[1]["return_in_model"], rel=1e-3)
+
+
+@pytest.mark.parametrize("horizon", [0, 7])
+def test_learned_tasks_last_as_long_as_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, horizon: int
+) -> None:
+    """Not as long as the pieces of the log."""
+    problem = Problem(Pendulum(), (60,), 20, replace(SEARCH, horizon=horizon), OUTCOME)
+    given: list[tuple[int, Any]] = []
+
+    def note(self: Search, jobs: Any, task: Any, *rest: Any) -> list[Any]:
+        given.append((self.horizon, task))
+        return []
+
+    monkeypatch.setattr(Search, "fit_many", note)
+    with pytest.raises(ValueError, match="zip"):
+        learn(Classic({"Pendulum": problem}, seeds=1).packs()[1], silent, tmp_path, "cpu")
+    ((lasts, task),) = given
+    assert (lasts, type(task), task.horizon) == (horizon or 200, TaskStack, 20)
+
+
+def test_only_the_pendulums_log_tells_reward_and_end() -> None:
+    assert {name: problem.outcome is not None for name, problem in problems().items()} == {
+        "Pendulum": True, "Acrobot": False, "MountainCar": False
+    }  # fmt: skip
+
+
+def test_task_of_a_stack_judges_its_own_steps() -> None:
+    logs = [log_random(Pendulum(), 60, 20, seed) for seed in (0, 1)]
+    ended = [replace(log, outcome=torch.where(torch.arange(60) % (5 + k) == 4, 0, -1)) for k, log in enumerate(logs)]
+    tasks = OUTCOME.fit_many([Job(log, 0) for log in ended])
+    state, action, after = (
+        torch.stack([getattr(log, name) for log in logs]) for name in ("state", "action", "next_state")
+    )
+    uniform, stack = torch.rand(2, 60, generator=torch.Generator().manual_seed(0)), TaskStack(tasks)
+    for k, task in enumerate(tasks):
+        own = state[k], action[k], after[k]
+        for found, expected in (
+            (stack.reward(state, action, after), task.reward(*own)),
+            (stack.terminated(after), task.terminated(after[k])),
+            *zip(stack.expected(state, action, after), task.expected(*own), strict=True),
+            *zip(stack.conclude(state, action, after, uniform), task.conclude(*own, uniform[k]), strict=True),
+        ):
+            torch.testing.assert_close(found[k], expected, equal_nan=True)
+    first, second = (task.expected(state[0], action[0], after[0])[1] for task in tasks)
+    assert not torch.allclose(first, second, atol=1e-3)
+
+
+def test_tasks_that_differ_are_not_stacked() -> None:
+    with pytest.raises(CounterpointError, match="differ in their actions"):
+        TaskStack([Pendulum(), Acrobot()])
+    with pytest.raises(CounterpointError, match="no tasks to stack"):
+        TaskStack([])
+
+
 def test_experiment_tells_what_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Search, "fit_many", None)
     with pytest.raises(CounterpointError, match="1 of 1 packs failed"):
@@ -192,3 +279,46 @@ def test_command_describes_the_experiment() -> None:
         Reproduce("classic", trials=(50,)).execute()
     with pytest.raises(CounterpointError, match="nothing to run"):
         Reproduce("classic", seeds=0).execute()
+
+
+@pytest.fixture
+def peers(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`benchmarks/classic_peers.py`, all of it in this process."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "benchmarks"))
+    module = import_module("classic_peers")
+    monkeypatch.setattr(module, "Joblib", lambda workers: InProcess())
+    return module
+
+
+def test_peers_take_seed_after_seed(peers: Any) -> None:
+    cells = peers.Peers(seeds=2).cells()
+    assert [cell.seed for cell in cells] == [0] * (len(cells) // 2) + [1] * (len(cells) // 2)
+    assert [cell[:3] for cell in cells[: len(cells) // 2]] == [cell[:3] for cell in cells[len(cells) // 2 :]]
+    assert len(set(cells)) == len(cells) == 2 * (2 * 11 + 8)
+    assert peers.Peers().episodes == Classic().episodes
+
+
+def test_peers_write_what_is_finished(
+    peers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = peers.Peers(tmp_path, ("Pendulum",), (peers.RANDOM,), seeds=2, episodes=1)
+    run.run()
+    rows = read_csv(tmp_path / "classic_peers.csv")
+    assert [(row["method"], row["seed"]) for row in rows] == [(peers.RANDOM, 0), (peers.RANDOM, 1)]
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+    mean = sum(row["return_true"] for row in rows) / 2
+    assert [(each["seeds"], each["return_true"]) for each in figures["means"]] == [(2, pytest.approx(mean))]
+    late = replace(run, seeds=3, limit_seconds=1e-9)
+    late.run()
+    assert read_csv(tmp_path / "classic_peers.csv") == rows
+    settings = json.loads((tmp_path / "classic_peers.settings.json").read_text())
+    assert (settings["finished"], settings["cells"], settings["failed"]) == (2, 3, 0)
+
+
+def test_peers_are_judged_in_the_episodes_of_the_search(peers: Any, tmp_path: Path) -> None:
+    """The random row of a seed, by the judge of the searched policies."""
+    row = peers.Peers(tmp_path, episodes=2).cell(peers.Cell("Pendulum", peers.RANDOM, 0, 3), silent, float("inf"))
+    choose = peers.Peers()._learn("Pendulum", peers.RANDOM, problems()["Pendulum"], 0, 3)
+    seed = signature(evaluate_in_gym).parameters["seed"].default
+    judged = gym_returns(choose, Pendulum.actions, Pendulum.gym_id, 2, seed)
+    assert row["return_true"] == pytest.approx(float(judged.mean()))
