@@ -38,6 +38,18 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Units:
+    """What standardised numbers are in."""
+
+    x: tuple[Float[Tensor, " f"], Float[Tensor, " f"]]
+    """Mean and spread of the features."""
+    change: Float[Tensor, " d"]
+    """Root mean square of the changes."""
+    amount: Float[Tensor, " d"]
+    """What an amount is multiplied by."""
+
+
+@dataclass(frozen=True)
 class Prepared:
     """A table in standardised units under a layout, with the sums that the linear model is fitted on."""
 
@@ -49,12 +61,7 @@ class Prepared:
     subject: Int[Tensor, " m"]
     noise: Noise
     sums: Sums
-    x: tuple[Float[Tensor, " f"], Float[Tensor, " f"]]
-    """Mean and spread of the features."""
-    unit: Float[Tensor, " d"]
-    """Root mean square of the changes."""
-    amount_unit: Float[Tensor, " d"]
-    """What an amount is multiplied by."""
+    units: Units
     log_slope: Float[Tensor, " n"]
     """What a subject's log density in these units lacks to be one in the units of the columns."""
 
@@ -82,18 +89,18 @@ def prepare(table: Table, layout: Layout, factors: int) -> Prepared:
     amount_unit = torch.tensor(layout.additive).double() / after.square().mean(0).sqrt().clamp(min=1e-12)
     slope = layout.log_slope(table.state, table.after).double().sum(1) - unit.log().sum()
     noise = Noise(torch.eye(len(unit)).to(unit), torch.zeros_like(unit))
-    told = (mean.float(), spread.float()), unit.float(), amount_unit.float()
-    ready = _weighed(line, y, after * amount_unit, table, noise, slope, told)
+    units = Units((mean.float(), spread.float()), unit.float(), amount_unit.float())
+    ready = _weighed(line, y, after * amount_unit, table, noise, slope, units)
     if not ready.weighed:
         return ready
     for _ in range(PASSES):
         noise = Noise.of(_rest(ready, factors), ready.amount, layout.combined)
-        ready = _weighed(line, y, ready.amount, table, noise, slope, told)
+        ready = _weighed(line, y, ready.amount, table, noise, slope, units)
     return ready
 
 
 def _weighed(
-    line: Tensor, y: Tensor, amount: Tensor, table: Table, noise: Noise, slope: Float[Tensor, " m"], told: tuple
+    line: Tensor, y: Tensor, amount: Tensor, table: Table, noise: Noise, slope: Float[Tensor, " m"], units: Units
 ) -> Prepared:
     """The sums under a noise: every column of every row becomes a row of its own, in units of its own noise."""
     (m, p), d, subject = line.shape, y.shape[1], table.subject
@@ -105,7 +112,7 @@ def _weighed(
         seen, own = (white @ y[..., None]).reshape(m * d, 1), subject.repeat_interleave(d)
         slope = slope - roots.diagonal(0, 1, 2).log().sum(1)
     each = torch.zeros(table.subjects, dtype=torch.double).index_add_(0, subject, slope)
-    return Prepared(line, y, amount, subject, noise, Sums.of(x, seen, own, table.subjects), *told, each)
+    return Prepared(line, y, amount, subject, noise, Sums.of(x, seen, own, table.subjects), units, each)
 
 
 def _rest(ready: Prepared, factors: int) -> Float[Tensor, "m d"]:
