@@ -51,7 +51,7 @@ def main() -> None:
     search, begun = cp.Search(), clock()
     model = search.model.fit(rows)
     stages["fit"], begun = clock() - begun, clock()
-    searched = search.search([cp.Job(rows)], [model], task)[0].selected
+    searched = search.with_models([cp.Job(rows)], [model], task)[0].selected
     stages["search"] = clock() - begun
     brief = Likelihood(Schedule(steps=100, check_every=50), bootstrap=True)
     pets = cp.PETS(cp.GaussianDynamics(5, (64, 64), batch_norm=False, likelihood=brief)).fit(rows, task)

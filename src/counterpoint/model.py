@@ -40,6 +40,18 @@ class SubjectFactors:
         return self.mean + (root @ luck[..., None])[..., 0]
 
 
+class Tracker(ABC):
+    """What is known of n subjects while they are treated, step after step."""
+
+    @abstractmethod
+    def see(self, state: Float[Tensor, "n s"], action: Float[Tensor, "n a"], after: Float[Tensor, "n s"]) -> None:
+        """Take up one step of every subject."""
+
+    @abstractmethod
+    def factors(self, subjects: int) -> tuple[Float[Tensor, "n t"], Float[Tensor, "n t t"]]:
+        """Mean and covariance of every subject's factor, where the model is."""
+
+
 class Mechanism(nn.Module, ABC):
     """f for M ensemble members; the context is (s, a, θ) side by side."""
 
@@ -77,6 +89,10 @@ class Mechanism(nn.Module, ABC):
     def factors_before(self, rows: Transitions) -> SubjectFactors:
         """For every row, the factor of its subject as far as the subject's earlier rows tell."""
         raise CounterpointError("this model cannot say what part of a record tells of a subject; use RandomEffects")
+
+    def tracker(self) -> Tracker:
+        """For subjects of whom nothing is known yet."""
+        raise CounterpointError("this model cannot learn about a subject while it is treated; use RandomEffects")
 
 
 class Model(nn.Module, Artifact, ABC):

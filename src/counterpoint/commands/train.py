@@ -82,7 +82,7 @@ class Train:
             rows = run.training
             arm.check([Job(rows)], run.task)
             model, job = model.to(device_of(self.device)), Job(rows, self.seed, model.subjects(rows))
-            return replace(arm, model=model.recipe).search([job], [model], run.task, stage)[0].selected
+            return replace(arm, model=model.recipe).with_models([job], [model], run.task, stage)[0].selected
         assert isinstance(arm, General)
         rows = run.augmented
         job = Job(rows, self.seed, model.subjects(rows))

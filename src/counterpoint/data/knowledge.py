@@ -108,9 +108,8 @@ class Knowledge:
         if not self.carried:
             return after
         columns, sources = _carried(self, tuple(states), tuple(actions))
-        after = after.clone(memory_format=torch.contiguous_format)
-        after[..., columns] = torch.cat([state, action], -1)[..., sources]
-        return after
+        source = torch.cat([state, action], -1).index_select(-1, constant(sources, after.device))
+        return after.contiguous().index_copy(-1, constant(columns, after.device), source)
 
     def signs(self, states: Sequence[str], actions: Sequence[str]) -> tuple[Tensor, Tensor]:
         """−1 for every column that the mirror turns, 1 for the others."""
@@ -127,10 +126,13 @@ def mirrored_actions(
 
 
 @lru_cache(maxsize=64)
-def _carried(known: Knowledge, states: tuple[str, ...], actions: tuple[str, ...]) -> tuple[list[int], list[int]]:
+def _carried(
+    known: Knowledge, states: tuple[str, ...], actions: tuple[str, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Places of carried columns in the state, and of their sources in state and action side by side."""
     both = (*states, *actions)
-    return [states.index(column) for column, _ in known.carried], [both.index(source) for _, source in known.carried]
+    columns, sources = zip(*known.carried, strict=True)
+    return tuple(map(states.index, columns)), tuple(map(both.index, sources))
 
 
 @lru_cache(maxsize=64)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from counterpoint.counterfactual import Augmenter
-from counterpoint.data.jobs import Job
+from counterpoint.data.jobs import NO_THETA, Job
 from counterpoint.model import Model, ModelRecipe
 from counterpoint.nets.training import Monitor, Schedule
 from counterpoint.policies.base import Learned, PolicyLearner, discrete
@@ -36,6 +36,8 @@ class General(PolicyLearner):
     """How the checkpoint is chosen inside the model, where the learner's schedule checks."""
     rollouts: RolloutRows | None = None
     """Rows of the learning policy's own episodes inside the model, beside real and one-step ones; none in the paper."""
+    sees_factor: bool = True
+    """Whether the policy is told the subject's factor, where the model has one."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -45,6 +47,17 @@ class General(PolicyLearner):
     ) -> list[Learned]:
         discrete(task, jobs)  # Before the models are fitted, not after.
         models = self.fit_models(jobs, monitor, device)
+        return self.with_models(jobs, models, task, monitor, device)
+
+    def with_models(
+        self,
+        jobs: Sequence[Job],
+        models: Sequence[Model],
+        task: Task,
+        monitor: Monitor = Monitor(),
+        device: str = "cpu",
+    ) -> list[Learned]:
+        """The policy of every job, by the rows that its own model imagines."""
         augmented = [self.augment(job, model, task) for job, model in zip(jobs, models, strict=True)]
         return self.learn(augmented, models, task, monitor, device)
 
@@ -66,5 +79,6 @@ class General(PolicyLearner):
         """The policy of every job from its augmented table; its model chooses where the schedule checks."""
         selector = self.selection.selector(models, augmented, task) if self.learner.schedule.check_every else None
         jobs = [replace(job, seed=derive(job.seed, "policy")) for job in augmented]
-        replay = self.rollouts.replay(models, jobs, task) if self.rollouts else None
+        replay = self.rollouts.replay(models, jobs, task, self.sees_factor) if self.rollouts else None
+        jobs = jobs if self.sees_factor else [replace(job, theta=NO_THETA) for job in jobs]
         return self.learner.fit_many(jobs, task, monitor.stage("policy"), device, selector, replay)

@@ -56,11 +56,15 @@ class QPolicy(Policy):
 
 
 def greedy(network: DuelingQ, actions: Discrete, votes: int = 1, categories: Categories = ()) -> Actor:
-    """Act by the largest Q, `votes` neighbouring networks having one mean; categories are seen level by level."""
+    """Act by the largest Q, `votes` neighbouring networks having one mean; categories are seen level by level.
+
+    A network that learned without subject factors is not told them.
+    """
 
     @torch.no_grad()
     def act(state: Float[Tensor, "k n s"], theta: Float[Tensor, "k n t"]) -> Float[Tensor, "k n a"]:
-        told = context(spread_levels(state, categories), theta=theta)
+        levels = spread_levels(state, categories)
+        told = context(levels, theta=theta) if network.states.mean.shape[-1] > levels.shape[-1] else levels
         values = network(told.repeat_interleave(votes, 0) if votes > 1 else told)
         return actions.features(values.unflatten(0, (len(values) // votes, votes)).mean(1).argmax(-1))
 

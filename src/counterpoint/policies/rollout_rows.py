@@ -44,9 +44,11 @@ class RolloutRows:
     def __post_init__(self) -> None:
         check_settings(self)
 
-    def replay(self, models: Sequence[Model], jobs: Sequence[Job], task: Task) -> "RolloutReplay":
+    def replay(
+        self, models: Sequence[Model], jobs: Sequence[Job], task: Task, sees_factor: bool = True
+    ) -> "RolloutReplay":
         """Where the rows of every job are kept; each job has its own model."""
-        return RolloutReplay(self, ModelSimulator(models), jobs, task)
+        return RolloutReplay(self, ModelSimulator(models), jobs, task, sees_factor)
 
 
 class RolloutReplay(nn.Module):
@@ -61,8 +63,11 @@ class RolloutReplay(nn.Module):
     order: Tensor
     count: Tensor
 
-    def __init__(self, how: RolloutRows, simulator: ModelSimulator, jobs: Sequence[Job], task: Task) -> None:
+    def __init__(
+        self, how: RolloutRows, simulator: ModelSimulator, jobs: Sequence[Job], task: Task, sees_factor: bool
+    ) -> None:
         super().__init__()
+        self.sees_factor = sees_factor
         self.how, self.simulator, self.jobs, self.task = how, simulator, jobs, on_device(task, simulator.device)
         self.categories: Categories = jobs[0].data.schema.categories
         self.known = [_states(job, model) for job, model in zip(jobs, simulator.models, strict=True)]
@@ -80,7 +85,8 @@ class RolloutReplay(nn.Module):
         self.register_buffer(name, tensor.to(self.simulator.device))
 
     def _told(self, state: Tensor, theta: Tensor) -> Tensor:
-        return context(spread_levels(state, self.categories), theta=theta)
+        levels = spread_levels(state, self.categories)
+        return context(levels, theta=theta) if self.sees_factor else levels
 
     @torch.no_grad()
     def refresh(self, actor: Actor, update: int) -> None:

@@ -83,9 +83,12 @@ class Search(PolicyLearner):
         self, jobs: Sequence[Job], task: Task, monitor: Monitor = Monitor(), device: str = "cpu"
     ) -> list[Learned]:
         self.check(jobs, task)
+        return self.with_models(jobs, self.fit_models(jobs, monitor, device), task, monitor)
+
+    def fit_models(self, jobs: Sequence[Job], monitor: Monitor, device: str) -> list[Model]:
+        """The models alone."""
         own = [replace(job, seed=derive(job.seed, "model")) for job in jobs]
-        models = self.model.fit_many(own, monitor.stage("model"), device)
-        return self.search(jobs, models, task, monitor)
+        return self.model.fit_many(own, monitor.stage("model"), device)
 
     def check(self, jobs: Sequence[Job], task: Task) -> None:
         """What cannot be searched is refused before a model is fitted."""
@@ -97,10 +100,15 @@ class Search(PolicyLearner):
             "the task has no horizon and its episodes need not end; give Search(horizon=…)",
         )
 
-    def search(
-        self, jobs: Sequence[Job], models: Sequence[Model], task: Task, monitor: Monitor = Monitor()
+    def with_models(
+        self,
+        jobs: Sequence[Job],
+        models: Sequence[Model],
+        task: Task,
+        monitor: Monitor = Monitor(),
+        device: str = "cpu",
     ) -> list[Learned]:
-        """The policy of every job, searched in its own model."""
+        """The policy of every job, searched in its own model, where that is."""
         seeds = [derive(job.seed, "search") for job in jobs]
         if self.draws is not None:
             models = [self.draws(model, job) for model, job in zip(models, jobs, strict=True)]

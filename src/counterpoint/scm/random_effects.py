@@ -16,7 +16,7 @@ from counterpoint.data.jobs import Job, check_fittable, context, identity
 from counterpoint.data.schema import Schema
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import require
-from counterpoint.model import CHUNK, SubjectFactors, member_seeds
+from counterpoint.model import CHUNK, SubjectFactors, Tracker, member_seeds
 from counterpoint.nets.likelihood import held_out_last
 from counterpoint.nets.stacked import initialise
 from counterpoint.nets.training import Monitor, Schedule, train
@@ -101,8 +101,33 @@ class EffectsMechanism(StructuralMechanism):
             totals.append((sums - sums[:, first])[:, place])
         return _combined(*totals)
 
+    def tracker(self) -> "EffectsTracker":
+        return EffectsTracker(self)
+
     def subjects(self, rows: Transitions) -> Float[Tensor, "n t"]:
         return self.subject_factors(rows).mean[rows.subject.cpu()].to(rows.state)
+
+
+class EffectsTracker(Tracker):
+    """Sums of evidence that grow by a row at every step."""
+
+    def __init__(self, mechanism: EffectsMechanism) -> None:
+        self.mechanism = mechanism
+        self.sums: tuple[Tensor, Tensor] | None = None
+
+    def see(self, state: Tensor, action: Tensor, after: Tensor) -> None:
+        law, members = self.mechanism.law, self.mechanism.members
+        told, before, following = (x.expand(members, -1, -1) for x in (context(state, action), state, after))
+        found = law.evidence(law.step(told, before), law.layout.change(before, following))
+        new = found.information, found.precision
+        self.sums = new if self.sums is None else (self.sums[0] + new[0], self.sums[1] + new[1])
+
+    def factors(self, subjects: int) -> tuple[Tensor, Tensor]:
+        r, device = self.mechanism.law.factors, self.mechanism.law.unit.device
+        if self.sums is None:
+            return torch.zeros(subjects, r, device=device), torch.eye(r, device=device).expand(subjects, -1, -1)
+        found = _combined(*self.sums)
+        return found.mean, found.covariance
 
 
 def _combined(information: Float[Tensor, "k n r"], precision: Float[Tensor, "k n r r"]) -> SubjectFactors:

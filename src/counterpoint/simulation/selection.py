@@ -36,11 +36,17 @@ class Rollouts:
 
 
 def start_rows(job: Job, model: Model) -> tuple[Float[Tensor, "f s"], Float[Tensor, "f t"]]:
-    """The first states of a job's real rows, and the factors of their subjects."""
+    """The first states of a job's real rows, and factors of their subjects, as likely as the rows leave them."""
     table = job.data
-    theta = job.rows_theta if job.theta.shape[1] else model.subjects(table)
+    theta = job.rows_theta if job.theta.shape[1] else _drawn(job, model)
     first = ~table.imagined & (table.step == table.step.min())
     return table.state[first], theta[first]
+
+
+def _drawn(job: Job, model: Model) -> Float[Tensor, "n t"]:
+    """One factor a subject, drawn from its posterior."""
+    drawn = model.subject_factors(job.data).draw(generator(job.seed, "factors"))
+    return drawn[job.data.subject.cpu()].to(job.data.state)
 
 
 class CheckpointSelector:

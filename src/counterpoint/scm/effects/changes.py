@@ -49,6 +49,10 @@ class Layout:
         """1 for every moving column whose change is a difference, else 0."""
         return tuple(float(self.changes[column] == "difference") for column in self.moving)
 
+    def of_moving(self, state: Float[Tensor, "*n s"]) -> Float[Tensor, "*n d"]:
+        """The columns that have an equation, without a word to the processor where a GPU works."""
+        return state.index_select(-1, constant(tuple(self.moving), state.device)) if self.told else state
+
     def features(self, told: Float[Tensor, "*n c"]) -> Float[Tensor, "*n f"]:
         """What the equations see of state and action, before it is standardised."""
         if any(self.relative):
@@ -59,7 +63,7 @@ class Layout:
 
     def change(self, state: Float[Tensor, "*n s"], after: Float[Tensor, "*n s"]) -> Float[Tensor, "*n d"]:
         """y of every moving column."""
-        before, after = state[..., self.moving], after[..., self.moving]
+        before, after = self.of_moving(state), self.of_moving(after)
         plain = after - before
         if not any(self.relative):
             return plain
@@ -70,20 +74,20 @@ class Layout:
 
     def after(self, state: Float[Tensor, "*n s"], y: Float[Tensor, "*n d"]) -> Float[Tensor, "*n s"]:
         """The next state that these changes lead to; what is only told stays as it is."""
-        before = state[..., self.moving]
+        before = self.of_moving(state)
         moved = before + y
         if any(self.relative):
             ratio, logarithm = self._kinds(state)
             grown = torch.where(logarithm, y.clamp(max=80).exp(), (1 + y).clamp(min=SMALLEST))
             moved = torch.where(ratio | logarithm, before * grown, moved)
-        whole = state.clone(memory_format=torch.contiguous_format)
-        whole[..., self.moving] = moved
-        return whole
+        if not self.told:
+            return moved
+        return state.contiguous().index_copy(-1, constant(tuple(self.moving), state.device), moved)
 
     def log_slope(self, state: Float[Tensor, "*n s"], after: Float[Tensor, "*n s"]) -> Float[Tensor, "*n d"]:
         """log dy/ds': what a density of y is multiplied by to be one of the column itself."""
         ratio, logarithm = self._kinds(state)
-        before, after = (x[..., self.moving].clamp(min=TINY).log() for x in (state, after))
+        before, after = (self.of_moving(x).clamp(min=TINY).log() for x in (state, after))
         return torch.where(logarithm, -after, torch.where(ratio, -before, torch.zeros_like(before)))
 
     def _kinds(self, state: Tensor) -> tuple[Tensor, Tensor]:

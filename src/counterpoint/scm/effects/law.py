@@ -99,7 +99,7 @@ class EffectsLaw(nn.Module):
         root = (self.corner.tril(-1) + self.corner.diagonal(0, 1, 2).exp().diag_embed())[:, None]
         if not self.layout.combined:
             return root
-        foretold = (state[..., self.layout.moving] + mean * self.unit) * self.amount
+        foretold = (self.layout.of_moving(state) + mean * self.unit) * self.amount
         extra = (self.proportional.exp() * foretold).square()
         return torch.linalg.cholesky_ex(root @ root.mT + extra.diag_embed())[0]
 

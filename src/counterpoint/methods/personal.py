@@ -1,0 +1,117 @@
+"""CTRL_p: fit a model that knows subjects' factors, find groups of subjects, learn a policy for each (paper, 3.2)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from counterpoint.artifacts import Saved
+from counterpoint.data.jobs import Job, Origin
+from counterpoint.errors import require
+from counterpoint.methods.general import General
+from counterpoint.model import Model, SubjectFactors
+from counterpoint.nets.training import Monitor
+from counterpoint.policies.base import Learned, Policy, PolicyLearner
+from counterpoint.policies.personal import PersonalPolicy, rebuilt
+from counterpoint.policies.search import Search
+from counterpoint.scm.groups import Groups, KMeans, Mixture
+from counterpoint.scm.random_effects import RandomEffects
+from counterpoint.seeding import derive, generator
+from counterpoint.settings import Share, check_settings
+from counterpoint.tasks.base import Task
+
+
+@dataclass(frozen=True)
+class Personal(PolicyLearner):
+    """A policy for each group of subjects, or one that is told the subject's factor."""
+
+    policy: Search | General = Search(RandomEffects(), sees_factor=False)
+    """How policies are learned; its model finds the factors."""
+    groups: Mixture | KMeans | None = Mixture()
+    """How subjects are grouped; none for one policy that sees factors."""
+    centroids: bool = False
+    """Whether a group's subjects all count as its centre, as in the paper; else each is drawn from its posterior."""
+    sure: Share = 0.5
+    """Chance of a group from which a new subject is treated as one of it; before that everybody's policy decides."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        require(
+            self.policy.sees_factor == (self.groups is None),
+            "policies of groups see no factors and a policy without groups does; set policy.sees_factor accordingly",
+        )
+
+    def fit_many(
+        self, jobs: Sequence[Job], task: Task, monitor: Monitor = Monitor(), device: str = "cpu"
+    ) -> list[Learned]:
+        models = self.policy.fit_models(jobs, monitor, device)
+        return self.with_models(jobs, models, task, monitor, device)
+
+    def with_models(
+        self,
+        jobs: Sequence[Job],
+        models: Sequence[Model],
+        task: Task,
+        monitor: Monitor = Monitor(),
+        device: str = "cpu",
+    ) -> list[Learned]:
+        """The personal policy of every job, by its own model; models of one width of factors share a stack."""
+        found: dict[int, Learned] = {}
+        for width in sorted({model.theta_width for model in models}):
+            own = [i for i, model in enumerate(models) if model.theta_width == width]
+            stage = monitor if len(own) == len(jobs) else monitor.stage(f"factors-{width}")
+            learned = self._of_one_width([jobs[i] for i in own], [models[i] for i in own], task, stage, device)
+            found |= dict(zip(own, learned, strict=True))
+        return [found[i] for i in range(len(jobs))]
+
+    def _of_one_width(
+        self, jobs: Sequence[Job], models: Sequence[Model], task: Task, monitor: Monitor, device: str
+    ) -> list[Learned]:
+        known = [model.subject_factors(job.data) for model, job in zip(models, jobs, strict=True)]
+        groups = [self._groups(job, factors) for job, factors in zip(jobs, known, strict=True)]
+        parts = [self._parts(*each) for each in zip(jobs, known, groups, strict=True)]
+        flat = [(job, model) for own, model in zip(parts, models, strict=True) for job in own if job is not None]
+        learned = iter(self.policy.with_models(*zip(*flat, strict=True), task, monitor, device))  # pyright: ignore[reportCallIssue, reportArgumentType]
+        ends = [[None if job is None else next(learned) for job in own] for own in parts]
+        every = zip(jobs, models, groups, ends, strict=True)
+        return [self._learned(job, model, group, own) for job, model, group, own in every]
+
+    def _groups(self, job: Job, factors: SubjectFactors) -> Groups | None:
+        if self.groups is None:
+            return None
+        present = torch.bincount(job.data.subject, minlength=len(factors.mean)) > 0
+        own = SubjectFactors(factors.mean[present], factors.covariance[present])
+        return self.groups.fit(own, derive(job.seed, "groups"))
+
+    def _parts(self, job: Job, factors: SubjectFactors, groups: Groups | None) -> list[Job | None]:
+        """A job for each group, none where it has no subject, and last one for everybody."""
+        drawn = factors.draw(generator(job.seed, "factors"))[job.data.subject]
+        everybody = replace(job, seed=derive(job.seed, "everybody"), theta=drawn)
+        if groups is None:
+            return [everybody]
+        member = groups.chances(factors).argmax(1)[job.data.subject]
+        return [*(self._part(job, drawn, member == g, groups, g) for g in range(groups.count)), everybody]
+
+    def _part(self, job: Job, drawn: Tensor, own: Tensor, groups: Groups, group: int) -> Job | None:
+        if not bool(own.any()):
+            return None
+        theta: Float[Tensor, "n t"] = drawn[own]
+        theta = groups.centre[group].expand(len(theta), -1) if self.centroids else theta
+        return Job(job.data[own], derive(job.seed, "group", group), theta)
+
+    def _learned(self, job: Job, model: Model, groups: Groups | None, ends: Sequence[Learned | None]) -> Learned:
+        """A group without subjects has everybody's policy."""
+        everybody = ends[-1]
+        assert everybody is not None
+        every = [end or everybody for end in ends]
+
+        def whole(policies: Sequence[Policy]) -> PersonalPolicy:
+            return PersonalPolicy(self, model, groups, policies, job.data.schema, Origin.of(job))
+
+        return Learned(whole([end.selected for end in every]), whole([end.last for end in every]))
+
+    def rebuild(self, saved: Saved) -> PersonalPolicy:
+        """The policy back from its artifact."""
+        return rebuilt(self, saved)
