@@ -1,21 +1,23 @@
 """`counterpoint bench`: models against the truth."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated
 
 import tyro
 
 from counterpoint.commands.console import progress, say
+from counterpoint.commands.reproduce import Executors, watching_cells
+from counterpoint.errors import CounterpointError
 from counterpoint.experiments.counterfactuals import Counterfactuals
+from counterpoint.experiments.executors import Auto
+from counterpoint.experiments.tumour import TumourBenchmark, forecasters, quick
 
 
 @dataclass(frozen=True)
-class Bench:
+class BenchCounterfactuals:
     """Score every SCM estimator on SCMs whose truth is known. Writes counterfactuals.csv, .md and figures."""
 
-    what: tyro.conf.Positional[Literal["counterfactuals"]]
-    """The benchmark."""
     out: Path = Path("results")
     """Folder for the results; started again, it goes on where it was."""
     options: tyro.conf.OmitArgPrefixes[Counterfactuals] = Counterfactuals()
@@ -24,3 +26,60 @@ class Bench:
         with progress() as report:
             rows = self.options.run(self.out, report)
         say(f"{len(rows)} rows in {self.out / 'counterfactuals.csv'}, tables in {self.out / 'counterfactuals.md'}")
+
+
+@dataclass(frozen=True)
+class BenchTumour:
+    """Score forecasters on the Causal Transformer's tumour benchmark. Writes tumour.csv, .md, .png, .settings.json."""
+
+    out: Path = Path("results")
+    """Folder for the results; started again, it goes on where it was."""
+    patients: tuple[int, ...] = ()
+    """Training patients; 10000, 1000, 300 and 100 where none is named."""
+    gammas: tuple[float, ...] = ()
+    """Strengths of confounding; 0 to 4 where none is named."""
+    seeds: tuple[int, ...] = ()
+    """Data sets; 10, 101, 1010, 10101 and 101010, the published five, where none is named."""
+    models: tuple[str, ...] = ()
+    """Some of the models; all where none is named."""
+    quick: bool = False
+    """Two strengths of confounding, few patients, one seed: a minute. Results go to tumour-quick."""
+    executor: tyro.conf.OmitArgPrefixes[Executors] = Auto()
+    """Where the work is done; the errors do not depend on it."""
+
+    def execute(self) -> None:
+        benchmark = self.benchmark()
+        with watching_cells() as report:
+            rows = benchmark.run(self.out, self.executor, report, "counterpoint bench tumour" + " --quick" * self.quick)
+        say(f"{len(rows)} rows in {self.out / benchmark.name}.csv, tables in {self.out / benchmark.name}.md")
+
+    def benchmark(self) -> TumourBenchmark:
+        """What the options describe."""
+        known = forecasters()
+        unknown = [name for name in self.models if name not in known]
+        if unknown:
+            raise CounterpointError(f"there is no model '{unknown[0]}'; choose from {', '.join(known)}")
+        base = quick() if self.quick else TumourBenchmark()
+        return replace(
+            base,
+            patients=self.patients or base.patients,
+            gammas=self.gammas or base.gammas,
+            seeds=self.seeds or base.seeds,
+            forecasters={name: known[name] for name in self.models or known},
+        )
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Models against the truth: counterfactuals of known SCMs, or the growth of tumours under planned treatments."""
+
+    what: tyro.conf.OmitArgPrefixes[
+        tyro.conf.OmitSubcommandPrefixes[
+            Annotated[BenchCounterfactuals, tyro.conf.subcommand("counterfactuals")]
+            | Annotated[BenchTumour, tyro.conf.subcommand("tumour")]
+        ]
+    ]
+    """The benchmark."""
+
+    def execute(self) -> None:
+        self.what.execute()

@@ -1,0 +1,54 @@
+"""Earlier actions as columns of the state: what a drug given yesterday still does today is then a matter of state."""
+
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from counterpoint.data.schema import Column
+from counterpoint.data.shapes import Action, State
+from counterpoint.data.transitions import Transitions
+from counterpoint.settings import Positive, checked
+
+
+@checked
+def with_lags(rows: Transitions, lags: Positive) -> Transitions:
+    """The table with the actions of the last `lags` steps as further state columns; zero before an episode's start.
+
+    They follow the state's own columns, newest first: chemo_1_ago, radio_1_ago, chemo_2_ago, …
+    """
+    past = _earlier(rows, lags)
+    later = torch.where(rows.has_next[:, None], shifted(past, rows.action), torch.nan)
+    named = tuple(Column(f"{name}_{k}_ago") for k in range(1, lags + 1) for name in rows.action_names)
+    return replace(
+        rows,
+        state=torch.cat([rows.state, past], 1),
+        next_state=torch.cat([rows.next_state, later], 1),
+        schema=replace(rows.schema, states=(*rows.schema.states, *named)),
+    )
+
+
+def shifted(past: State, action: Action) -> State:
+    """The lagged columns one step later: the action comes in, the oldest goes."""
+    return torch.cat([action, past], -1)[..., : past.shape[-1]]
+
+
+def _earlier(rows: Transitions, lags: int) -> Float[Tensor, "n l"]:
+    """Each row's earlier actions side by side."""
+    order = _by_time(rows)
+    found = [torch.zeros_like(rows.action) for _ in range(lags)]
+    for k, column in enumerate(found, 1):
+        now, before = order[k:], order[:-k]
+        same = (rows.subject[now] == rows.subject[before]) & (rows.episode[now] == rows.episode[before])
+        same &= rows.step[now] - rows.step[before] == k
+        column[now[same]] = rows.action[before[same]]
+    return torch.cat(found, 1)
+
+
+def _by_time(rows: Transitions) -> Int[Tensor, " n"]:
+    """Row numbers by subject, episode and step."""
+    order = torch.arange(len(rows), device=rows.state.device)
+    for key in (rows.step, rows.episode, rows.subject):
+        order = order[torch.argsort(key[order], stable=True)]
+    return order

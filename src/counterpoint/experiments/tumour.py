@@ -1,0 +1,147 @@
+"""The tumour benchmark: forecasters fitted on the published training patients and asked the published questions.
+
+A row is (model, patients, gamma, horizon, seed, nrmse, fit_seconds). Every finished cell (model × patients × γ × seed)
+is a file of its own, so a killed run goes on.
+"""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any
+
+from counterpoint.artifacts import encode, recipe_hash, write_text
+from counterpoint.errors import CounterpointError, require
+from counterpoint.evaluation.forecasting import CopyLast, Forecaster, PooledRegression, rmse_by_horizon
+from counterpoint.experiments.executors import Executor, Failure, InProcess, Report, silent
+from counterpoint.experiments.grid import code_version
+from counterpoint.report.results import provenance, write_csv, write_json
+from counterpoint.report.tumour import COLUMNS, tumour_figure, tumour_page
+from counterpoint.seeding import derive
+from counterpoint.settings import Positive, Range, Weight, Widths, check_settings
+from counterpoint.tasks.tumour_benchmark import DEATH
+from counterpoint.tasks.tumour_questions import SEEDS, TEST, TRAIN, TumourData, tumour_data
+
+Seeds = tuple[Annotated[int, Range(0, 2**32 - 1)], ...]
+
+
+def forecasters() -> dict[str, Forecaster]:
+    """Every forecaster, by the name it has in the table."""
+    return {"copy the last volume": CopyLast(), "pooled linear regression": PooledRegression()}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One forecaster, fitted on the first patients of one data set."""
+
+    model: str
+    forecaster: Any
+    patients: int
+    gamma: float
+    seed: int
+    test: int = TEST
+
+    @property
+    def key(self) -> str:
+        """What defines the cell, the code included."""
+        return recipe_hash(code_version(), self)
+
+
+@dataclass(frozen=True)
+class TumourBenchmark:
+    """What to run."""
+
+    patients: Widths = (10_000, 1000, 300, 100)
+    """Training patients; the smaller sets are the first patients of the largest."""
+    gammas: tuple[Weight, ...] = (0.0, 1.0, 2.0, 3.0, 4.0)
+    """How strongly treatment followed the size of the tumour."""
+    seeds: Seeds = SEEDS
+    """Data sets; the published five."""
+    test: Positive = TEST
+    """Test patients of each kind of question."""
+    forecasters: Mapping[str, Forecaster] = field(default_factory=forecasters)
+    """Who is asked."""
+    name: str = "tumour"
+    """What the files are called."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        require(max(self.patients, default=0) <= TRAIN, f"the benchmark has {TRAIN} patients; set patients to fewer")
+        require(bool(self.cells()), "there is nothing to run; name patients, gammas, seeds and a model")
+
+    def cells(self) -> list[Cell]:
+        """Those of one data set one after the other, so that it is simulated once."""
+        each = product(self.gammas, self.seeds, self.forecasters.items(), self.patients)
+        return [Cell(name, who, patients, gamma, seed, self.test) for gamma, seed, (name, who), patients in each]
+
+    def run(
+        self, out: Path, executor: Executor = InProcess(), report: Report = silent, command: str = ""
+    ) -> list[dict[str, Any]]:
+        """Run what is not done yet; write `<name>.csv`, `.md`, `.png` and `.settings.json`."""
+        cells, folder = self.cells(), out / self.name / "cells"
+        left = [cell for cell in cells if _read(folder, cell) is None]
+        done, failures = len(cells) - len(left), []
+        report("cells", done, len(cells))
+        for index, outcome in executor.run(run_cell, left, report):
+            if isinstance(outcome, Failure):
+                failures.append(f"{left[index].model}: {outcome.reason}")
+            else:
+                write_text(folder / f"{left[index].key}.json", json.dumps(outcome))
+            done += 1
+            report("cells", done, len(cells))
+        rows = self._write(out, folder, command)
+        if failures:
+            raise CounterpointError(f"{len(failures)} of {len(cells)} cells failed ({'; '.join(failures[:3])})")
+        return rows
+
+    def _write(self, out: Path, folder: Path, command: str) -> list[dict[str, Any]]:
+        """The files of a run from its cells."""
+        rows = [row for cell in self.cells() for row in _read(folder, cell) or ()]
+        write_csv(rows, out / f"{self.name}.csv", COLUMNS)
+        write_json({**encode(self), **provenance()}, out / f"{self.name}.settings.json")
+        if rows:
+            write_text(out / f"{self.name}.md", tumour_page(rows, command or "TumourBenchmark().run"))
+            tumour_figure(rows, out / f"{self.name}.png")
+        return rows
+
+
+def quick() -> TumourBenchmark:
+    """Two strengths of confounding, few patients, one seed: less than a minute."""
+    return TumourBenchmark(patients=(300, 100), gammas=(0.0, 4.0), seeds=SEEDS[:1], name="tumour-quick")
+
+
+@lru_cache(maxsize=1)
+def _data(gamma: float, seed: int, test: int) -> TumourData:
+    return tumour_data(gamma, seed, test=test)
+
+
+def run_cell(cell: Cell, report: Report = silent) -> list[dict[str, Any]]:
+    """A row for every horizon."""
+    data = _data(cell.gamma, cell.seed, cell.test)
+    train = data.train[data.train.subject < cell.patients]
+    begun = time.perf_counter()
+    forecast = cell.forecaster.fit(train, derive(cell.seed, "training"))
+    seconds = time.perf_counter() - begun
+    rows = []
+    for asked in (data.one_step, data.several):
+        answer = forecast(asked.rows, asked.plans)[:, :, -len(asked.horizons) :]
+        errors = 100 * rmse_by_horizon(answer, asked.truth) / DEATH
+        rows += [
+            {"model": cell.model, "patients": cell.patients, "gamma": cell.gamma, "horizon": horizon,
+             "seed": cell.seed, "nrmse": float(error), "fit_seconds": seconds}
+            for horizon, error in zip(asked.horizons, errors, strict=True)
+        ]  # fmt: skip
+    return rows
+
+
+def _read(folder: Path, cell: Cell) -> list[dict[str, Any]] | None:
+    """What a finished cell left behind; None where there is nothing whole."""
+    try:
+        rows = json.loads((folder / f"{cell.key}.json").read_text())
+    except (OSError, ValueError):
+        return None
+    whole = isinstance(rows, list) and all(isinstance(r, dict) and r.keys() == set(COLUMNS) for r in rows)
+    return rows if whole else None
