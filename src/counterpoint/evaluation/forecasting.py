@@ -63,7 +63,8 @@ class PooledRegression:
         categories = told.schema.categories
         change = told.next_state[:, 0].double() / told.state[:, 0] - 1
         inputs = _features(told.state, told.action, categories)
-        weights = torch.linalg.lstsq(inputs, change[:, None]).solution[:, 0]
+        # The default driver gives other weights from call to call where a level is absent and columns are dependent.
+        weights = torch.linalg.lstsq(inputs, change[:, None], driver="gelsd").solution[:, 0]
 
         def step(state: Tensor, action: Tensor, row: Tensor) -> Tensor:
             return state[:, 0] * (1 + _features(state, action, categories) @ weights).float()

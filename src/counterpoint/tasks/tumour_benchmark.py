@@ -13,7 +13,7 @@ lie outside.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -47,9 +47,10 @@ SCHEMA = Schema(
     ("chemo", "radio"),
 )
 OUTCOMES = ("died", "recovered")
+Size = TypeVar("Size", float, ndarray)
 
 
-def ball(diameter: float) -> float:
+def ball(diameter: Size) -> Size:
     """Volume in cm³ of a ball of `diameter` cm."""
     return 4 / 3 * np.pi * (diameter / 2) ** 3
 
@@ -91,8 +92,9 @@ def _first_volumes(count: int, random: np.random.RandomState) -> ndarray:
     stage = random.choice(len(STAGES), count, p=seen / seen.sum())
     diameters = []
     for number, (_, mean, deviation, low, high) in enumerate(STAGES.values()):
-        bounds = (np.log([low, high]) - mean) / deviation
-        diameters.append(np.exp(mean + deviation * _between(*bounds, int((stage == number).sum()), random)))
+        lowest, highest = (np.log([low, high]) - mean) / deviation
+        drawn = _between(lowest, highest, int((stage == number).sum()), random)
+        diameters.append(np.exp(mean + deviation * drawn))
     return ball(np.concatenate(diameters))
 
 
@@ -110,7 +112,7 @@ def _between(low: float, high: float, count: int, random: np.random.RandomState)
     """Standard normal draws cut to an interval."""
     from scipy.stats import truncnorm
 
-    return truncnorm.rvs(low, high, size=count, random_state=random)
+    return np.asarray(truncnorm.rvs(low, high, size=count, random_state=random))
 
 
 def relative_change(patient: Cohort, volume: ndarray, concentration: ndarray, radio: ndarray) -> ndarray:
