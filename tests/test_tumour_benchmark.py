@@ -167,7 +167,8 @@ def test_the_error_of_a_horizon_by_hand() -> None:
 def test_lags_are_the_actions_before_and_never_those_of_another_patient() -> None:
     rows = course(20).table()
     shuffled = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))]
-    for table in (rows, shuffled):
+    one_episode = replace(shuffled, episode=torch.zeros_like(shuffled.episode))
+    for table in (rows, shuffled[len(rows) // 4 :], one_episode):
         told = with_lags(table, 2)
         assert told.state_names == ("volume", "type", "chemo_1_ago", "radio_1_ago", "chemo_2_ago", "radio_2_ago")
         given = {(int(s), int(t)): a for s, t, a in zip(table.subject, table.step, table.action, strict=True)}

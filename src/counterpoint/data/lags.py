@@ -35,15 +35,15 @@ def shifted(past: State, action: Action) -> State:
 
 
 def _earlier(rows: Transitions, lags: int) -> Float[Tensor, "n l"]:
-    """Each row's earlier actions side by side."""
+    """Each row's earlier actions side by side; zero for a step that the table lacks."""
     order = _by_time(rows)
-    found = [torch.zeros_like(rows.action) for _ in range(lags)]
-    for k, column in enumerate(found, 1):
-        now, before = order[k:], order[:-k]
-        same = (rows.subject[now] == rows.subject[before]) & (rows.episode[now] == rows.episode[before])
-        same &= rows.step[now] - rows.step[before] == k
-        column[now[same]] = rows.action[before[same]]
-    return torch.cat(found, 1)
+    found = rows.action.new_zeros(len(rows), lags, rows.action.shape[1])
+    for distance in range(1, lags + 1):
+        now, before = order[distance:], order[:-distance]
+        ago = rows.step[now] - rows.step[before]
+        same = (rows.subject[now] == rows.subject[before]) & (rows.episode[now] == rows.episode[before]) & (ago <= lags)
+        found[now[same], ago[same] - 1] = rows.action[before[same]]
+    return found.flatten(1)
 
 
 def _by_time(rows: Transitions) -> Int[Tensor, " n"]:
