@@ -1,6 +1,7 @@
 """Earlier actions as columns of the state: what a drug given yesterday still does today is then a matter of state."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import torch
 from jaxtyping import Float, Int
@@ -16,16 +17,20 @@ from counterpoint.settings import Positive, checked
 def with_lags(rows: Transitions, lags: Positive) -> Transitions:
     """The table with the actions of the last `lags` steps as further state columns; zero before an episode's start.
 
-    They follow the state's own columns, newest first: chemo_1_ago, radio_1_ago, chemo_2_ago, …
+    They follow the state's own columns, newest first: chemo_1_ago, radio_1_ago, chemo_2_ago, … A model fitted on them
+    need not foretell them: in every imagined row they move on by themselves.
     """
     past = _earlier(rows, lags)
     later = torch.where(rows.has_next[:, None], shifted(past, rows.action), torch.nan)
-    named = tuple(Column(f"{name}_{k}_ago") for k in range(1, lags + 1) for name in rows.action_names)
+    names = [[f"{name}_{k}_ago" if k else name for name in rows.action_names] for k in range(lags + 1)]
+    named = tuple(Column(name) for older in names[1:] for name in older)
+    carried = tuple((own, source) for new, old in pairwise(names) for own, source in zip(old, new, strict=True))
+    knowledge = replace(rows.schema.knowledge, carried=(*rows.schema.knowledge.carried, *carried))
     return replace(
         rows,
         state=torch.cat([rows.state, past], 1),
         next_state=torch.cat([rows.next_state, later], 1),
-        schema=replace(rows.schema, states=(*rows.schema.states, *named)),
+        schema=replace(rows.schema, states=(*rows.schema.states, *named), knowledge=knowledge),
     )
 
 

@@ -262,7 +262,9 @@ def calibrated(raw: Float[Tensor, "n c"], seen: Float[Tensor, " c"]) -> Float[Te
             moved = moved + (seen / foreseen).log()
         else:
             slope = foreseen.diag() - chance.T @ chance + 1e-9 * torch.eye(len(moved), dtype=raw.dtype)
-            moved = moved + torch.linalg.lstsq(slope, seen - foreseen).solution.clamp(-1, 1)
+            moved = moved + torch.linalg.lstsq(slope, (seen - foreseen)[:, None], driver="gelsd").solution[:, 0].clamp(
+                -1, 1
+            )
     return torch.full(possible.shape, -torch.inf, dtype=raw.dtype).masked_scatter(possible, moved - moved.max())
 
 

@@ -9,7 +9,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from counterpoint.data.lags import shifted, with_lags
-from counterpoint.data.transitions import Transitions
+from counterpoint.data.transitions import GOES_ON, Transitions
+from counterpoint.scm.random_effects import RandomEffects
 from counterpoint.settings import Positive, check_settings
 
 SMALLEST = 1e-9
@@ -70,6 +71,35 @@ class PooledRegression:
             return state[:, 0] * (1 + _features(state, action, categories) @ weights).float()
 
         return lambda rows, plans: roll_out(step, with_lags(rows, self.lags), plans)
+
+
+@dataclass(frozen=True)
+class SubjectEffects:
+    """An SCM with random effects: every patient's own response, as far as its earlier rows tell."""
+
+    model: RandomEffects = RandomEffects(ensemble=1)
+    """How it is fitted."""
+    lags: Positive = 5
+    """Earlier actions it sees."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def fit(self, train: Transitions, seed: int) -> Forecast:
+        told = with_lags(train, self.lags)
+        model = self.model.fit(told[told.has_next & (told.outcome == GOES_ON)], seed)
+
+        def forecast(rows: Transitions, plans: Float[Tensor, "n p h a"]) -> Float[Tensor, "n p h"]:
+            known = with_lags(rows, self.lags)
+            theta = model.factors_before(known).mean
+            still = torch.zeros(1, model.mechanism.members * model.mechanism.noise_width)
+
+            def step(state: Tensor, action: Tensor, row: Tensor) -> Tensor:
+                return model.predict(state, action, still.expand(len(state), -1), theta[row])[:, 0]
+
+            return roll_out(step, known, plans)
+
+        return forecast
 
 
 def _features(state: Tensor, action: Tensor, categories: tuple[tuple[int, int], ...]) -> Float[Tensor, "n f"]:

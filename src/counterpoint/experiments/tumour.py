@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from counterpoint.artifacts import encode, recipe_hash, write_text
 from counterpoint.errors import CounterpointError, require
-from counterpoint.evaluation.forecasting import CopyLast, Forecaster, PooledRegression, rmse_by_horizon
+from counterpoint.evaluation.forecasting import CopyLast, Forecaster, PooledRegression, SubjectEffects, rmse_by_horizon
 from counterpoint.experiments.executors import Executor, Failure, InProcess, Report, silent
 from counterpoint.experiments.grid import code_version
 from counterpoint.report.results import provenance, write_csv, write_json
@@ -30,7 +30,11 @@ Seeds = tuple[Annotated[int, Range(0, 2**32 - 1)], ...]
 
 def forecasters() -> dict[str, Forecaster]:
     """Every forecaster, by the name it has in the table."""
-    return {"copy the last volume": CopyLast(), "pooled linear regression": PooledRegression()}
+    return {
+        "copy the last volume": CopyLast(),
+        "pooled linear regression": PooledRegression(),
+        "random effects": SubjectEffects(),
+    }
 
 
 @dataclass(frozen=True)

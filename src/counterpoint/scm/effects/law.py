@@ -77,8 +77,8 @@ class EffectsLaw(nn.Module):
     @torch.no_grad()
     def take(self, member: int, effects: LinearEffects, ready: Prepared) -> None:
         """Start a member from a linear model of a prepared table."""
-        self.x.mean[member], self.x.scale[member] = ready.units.x
-        self.unit[member], self.amount[member] = ready.units.change, ready.units.amount
+        self.x.mean[member], self.x.scale[member] = ready.rows.units.x
+        self.unit[member], self.amount[member] = ready.rows.units.change, ready.rows.units.amount
         self.mean[member] = effects.mean.float()
         self.effect[member] = effects.effect.flatten(1).float()
         self.proportional[member] = ready.noise.share.clamp(min=FIRST_SHARE).log().float()

@@ -18,6 +18,8 @@ ROUNDS = 150
 """Iterations of a fit; the extra parameter makes them few."""
 FIRST_ROUNDS = 15
 """Iterations after which the better of two starts goes on."""
+STILL = 1e-5
+"""A fit is done when an iteration moves its numbers by less than this share of them."""
 RIDGE = 1e-6
 """Share of the mean diagonal that is added to normal equations: only enough for columns that repeat each other."""
 LEAST = 1e-9
@@ -98,9 +100,12 @@ def fit(sums: Sums, factors: int, weight: Float[Tensor, " n"] | None = None) -> 
 
 
 def improve(effects: LinearEffects, sums: Sums, weight: Float[Tensor, " n"], rounds: int) -> LinearEffects:
-    """So many iterations of expectation maximisation."""
+    """Iterations of expectation maximisation, so many at most."""
     for _ in range(rounds):
-        effects = _iterate(effects, sums, weight)
+        before, effects = effects, _iterate(effects, sums, weight)
+        moved = (effects.effect - before.effect).norm() + (effects.mean - before.mean).norm()
+        if moved <= STILL * (effects.effect.norm() + effects.mean.norm()):
+            break
     return effects
 
 

@@ -14,6 +14,8 @@ MOST_WEIGHED = 64
 """Coefficients (features × columns) up to which every row is weighed by its own noise; beyond, all rows count alike."""
 PASSES = 2
 """How often the noise is estimated anew from what the model leaves."""
+NOISE_SUBJECTS = 1000
+"""Subjects, the first ones, that the noise is estimated from."""
 
 
 @dataclass(frozen=True)
@@ -50,75 +52,92 @@ class Units:
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """A table in standardised units under a layout, with the sums that the linear model is fitted on."""
+class Standardised:
+    """A table's rows in standardised units under a layout."""
 
     line: Float[Tensor, "m p"]
-    """Standardised features behind a 1."""
+    """Features behind a 1."""
     y: Float[Tensor, "m d"]
     amount: Float[Tensor, "m d"]
     """Next values in units of their root mean square; 0 where changes are ratios, whose noise is so anyway."""
     subject: Int[Tensor, " m"]
-    noise: Noise
-    sums: Sums
+    log_slope: Float[Tensor, " m"]
+    """What a row's log density in these units lacks to be one in the units of the columns."""
     units: Units
-    log_slope: Float[Tensor, " n"]
-    """What a subject's log density in these units lacks to be one in the units of the columns."""
+
+    @classmethod
+    def of(cls, table: Table, layout: Layout) -> "Standardised":
+        x, y = layout.features(table.told).double(), layout.change(table.state, table.after).double()
+        mean, spread = x.mean(0), x.std(0, correction=0)
+        spread = torch.where(spread > 1e-8, spread, 1.0)
+        unit = y.square().mean(0).sqrt().clamp(min=1e-12)
+        line = torch.cat([torch.ones_like(x[:, :1]), (x - mean) / spread], 1)
+        after = layout.of_moving(table.after).double()
+        amount = torch.tensor(layout.additive).double() / after.square().mean(0).sqrt().clamp(min=1e-12)
+        slope = layout.log_slope(table.state, table.after).double().sum(1) - unit.log().sum()
+        units = Units((mean.float(), spread.float()), unit.float(), amount.float())
+        return cls(line, y / unit, after * amount, table.subject, slope, units)
 
     @property
-    def weighed(self) -> bool:
+    def affordable(self) -> bool:
+        """Whether every row can be weighed by its own noise."""
         return self.line.shape[1] * self.y.shape[1] <= MOST_WEIGHED
+
+    def first(self, subjects: int) -> "Standardised":
+        """The rows of the first subjects."""
+        own = self.subject < subjects
+        return Standardised(
+            self.line[own], self.y[own], self.amount[own], self.subject[own], self.log_slope[own], self.units
+        )
+
+    def weighed(self, noise: Noise) -> "Prepared":
+        """The sums under a noise: every column of every row becomes a row of its own, in units of its own noise."""
+        (m, p), d, subjects = self.line.shape, self.y.shape[1], int(self.subject.max()) + 1
+        x, y, own, slope = self.line, self.y, self.subject, self.log_slope
+        if self.affordable:
+            roots = noise.roots(self.amount)
+            white = torch.linalg.inv(roots)
+            x = (white[:, :, None] * x[:, None, :, None]).reshape(m * d, p * d)
+            y, own = (white @ y[..., None]).reshape(m * d, 1), own.repeat_interleave(d)
+            slope = slope - roots.diagonal(0, 1, 2).log().sum(1)
+        each = torch.zeros(subjects, dtype=torch.double).index_add_(0, self.subject, slope)
+        return Prepared(self, noise, Sums.of(x, y, own, subjects), each)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Rows, their noise, and the sums that the linear model is fitted on."""
+
+    rows: Standardised
+    noise: Noise
+    sums: Sums
+    log_slope: Float[Tensor, " n"]
+    """What a subject's log density under the sums lacks to be one in the units of the columns."""
 
     def effects(self, found: LinearEffects) -> LinearEffects:
         """A model of the sums as one of the columns."""
-        if not self.weighed:
+        if not self.rows.affordable:
             return found
-        p, d = self.line.shape[1], self.y.shape[1]
+        p, d = self.rows.line.shape[1], self.rows.y.shape[1]
         size = found.covariance[0, 0]
         return LinearEffects(found.mean.view(p, d), found.effect.view(p, d, -1), self.noise.constant * size)
+
+    def rest(self, factors: int) -> Float[Tensor, "m d"]:
+        """What a model with so many factors leaves of y, each subject at the mean of its posterior."""
+        found = fit(self.sums, factors)
+        theta, _ = found.posterior(self.sums)
+        own = self.effects(found)
+        coefficients = own.mean + (own.effect @ theta[:, None, :, None])[..., 0]
+        return self.rows.y - (self.rows.line[:, None] @ coefficients[self.rows.subject])[:, 0]
 
 
 def prepare(table: Table, layout: Layout, factors: int) -> Prepared:
     """Standardise a table, and learn its noise from what a model with so many factors leaves."""
-    x, y = layout.features(table.told).double(), layout.change(table.state, table.after).double()
-    mean, spread = x.mean(0), x.std(0, correction=0)
-    spread = torch.where(spread > 1e-8, spread, 1.0)
-    unit = y.square().mean(0).sqrt().clamp(min=1e-12)
-    line, y = torch.cat([torch.ones_like(x[:, :1]), (x - mean) / spread], 1), y / unit
-    after = table.after[:, layout.moving].double()
-    amount_unit = torch.tensor(layout.additive).double() / after.square().mean(0).sqrt().clamp(min=1e-12)
-    slope = layout.log_slope(table.state, table.after).double().sum(1) - unit.log().sum()
-    noise = Noise(torch.eye(len(unit)).to(unit), torch.zeros_like(unit))
-    units = Units((mean.float(), spread.float()), unit.float(), amount_unit.float())
-    ready = _weighed(line, y, after * amount_unit, table, noise, slope, units)
-    if not ready.weighed:
-        return ready
-    for _ in range(PASSES):
-        noise = Noise.of(_rest(ready, factors), ready.amount, layout.combined)
-        ready = _weighed(line, y, ready.amount, table, noise, slope, units)
-    return ready
-
-
-def _weighed(
-    line: Tensor, y: Tensor, amount: Tensor, table: Table, noise: Noise, slope: Float[Tensor, " m"], units: Units
-) -> Prepared:
-    """The sums under a noise: every column of every row becomes a row of its own, in units of its own noise."""
-    (m, p), d, subject = line.shape, y.shape[1], table.subject
-    x, seen, own = line, y, subject
-    if p * d <= MOST_WEIGHED:
-        roots = noise.roots(amount)
-        white = torch.linalg.inv(roots)
-        x = (white[:, :, None] * line[:, None, :, None]).reshape(m * d, p * d)
-        seen, own = (white @ y[..., None]).reshape(m * d, 1), subject.repeat_interleave(d)
-        slope = slope - roots.diagonal(0, 1, 2).log().sum(1)
-    each = torch.zeros(table.subjects, dtype=torch.double).index_add_(0, subject, slope)
-    return Prepared(line, y, amount, subject, noise, Sums.of(x, seen, own, table.subjects), units, each)
-
-
-def _rest(ready: Prepared, factors: int) -> Float[Tensor, "m d"]:
-    """What a model of the sums leaves of y, each subject at the mean of its posterior."""
-    found = fit(ready.sums, factors)
-    theta, _ = found.posterior(ready.sums)
-    own = ready.effects(found)
-    coefficients = own.mean + (own.effect @ theta[:, None, :, None])[..., 0]
-    return ready.y - (ready.line[:, None] @ coefficients[ready.subject])[:, 0]
+    rows = Standardised.of(table, layout)
+    width = rows.y.shape[1]
+    noise = Noise(torch.eye(width, dtype=torch.double), torch.zeros(width, dtype=torch.double))
+    if rows.affordable:
+        few = rows.first(NOISE_SUBJECTS)
+        for _ in range(PASSES):
+            noise = Noise.of(few.weighed(noise).rest(factors), few.amount, layout.combined)
+    return rows.weighed(noise)
