@@ -6,6 +6,7 @@ from counterpoint.data.doses import ActionColumn, Bins
 from counterpoint.data.inspection import inspect
 from counterpoint.data.jobs import Job, Origin
 from counterpoint.data.knowledge import Knowledge
+from counterpoint.data.lags import with_lags
 from counterpoint.data.reader import Reader
 from counterpoint.data.schema import Column, Fill, Schema
 from counterpoint.data.spaces import Box, Discrete
@@ -21,6 +22,7 @@ from counterpoint.evaluation.true_return import evaluate
 from counterpoint.library import load
 from counterpoint.methods.arms import paper_arms
 from counterpoint.methods.general import General
+from counterpoint.methods.personal import Personal
 from counterpoint.methods.recommendation import recommend
 from counterpoint.nets.laws import Gaussian, Mixture, SkewedSpline, Spline
 from counterpoint.nets.likelihood import Likelihood
@@ -40,8 +42,12 @@ from counterpoint.scm.bicogan import BiCoGAN, ConditionalBiCoGAN
 from counterpoint.scm.bicogan_networks import Adversarial
 from counterpoint.scm.checks import check
 from counterpoint.scm.density import DensitySCM, location_scale
+from counterpoint.scm.effects.changes import Layout
+from counterpoint.scm.groups import KMeansGroups, MixtureGroups
+from counterpoint.scm.lstm_factor import LSTMFactor
 from counterpoint.scm.mixed import Mixed
 from counterpoint.scm.posterior import PosteriorDraws
+from counterpoint.scm.random_effects import RandomEffects
 from counterpoint.simulation.gym import SCMEnv
 from counterpoint.simulation.models import Fresh, ModelSimulator, Own, Pool
 from counterpoint.simulation.objectives import LowerBound, MeanReturn, WorstShare
@@ -59,16 +65,16 @@ from counterpoint.version import VERSION
 __version__ = VERSION
 
 __all__ = [
-    "BCQ", "D3QN", "HIV", "MVE", "PETS", "STEVE", "ActionColumn", "Adversarial", "Augmenter", "Auto", "BiCoGAN",
-    "Bins", "Box", "Candidate", "CartPole", "Choice", "Column", "ConditionalBiCoGAN", "CounterpointError",
+    "BCQ", "D3QN", "HIV", "MVE", "PETS", "STEVE", "ActionColumn", "Adversarial", "Augmenter", "Auto", "BiCoGAN", "Bins",
+    "Box", "Candidate", "CartPole", "Choice", "Column", "ConditionalBiCoGAN", "CounterpointError",
     "CounterpointWarning", "CrossEntropy", "DensitySCM", "Deterministic", "Discrete", "EvolutionStrategy", "Fill",
-    "Fresh", "Gaussian", "GaussianDynamics", "GaussianProcess", "General", "HIVResponse", "Job", "Knowledge",
-    "KnownSCM", "Likelihood", "LowerBound", "MeanReturn", "Mixed", "Mixture", "MixtureDynamics", "ModelSimulator",
-    "Monitor", "OrderedDose", "Origin", "Outcome", "Own", "Planner", "Policy", "PolicyLearner", "Pool",
-    "PosteriorDraws", "Reader", "Rollout", "RolloutRows", "Rollouts", "Run", "SCMEnv", "Schedule", "Schema",
-    "ScoredActions", "Search", "SkewedSpline", "Spline", "Task", "TaskSimulator", "Transitions", "Truth", "Tumour",
-    "TumourResponse", "Verdict", "Ward", "WorstShare", "check", "concatenate", "evaluate", "from_dataframe",
-    "inspect", "load", "location_scale", "paper_arms", "random_policy", "read", "recommend", "simulate",
-    "trial_subset", "write",
+    "Fresh", "Gaussian", "GaussianDynamics", "GaussianProcess", "General", "HIVResponse", "Job", "KMeansGroups",
+    "Knowledge", "KnownSCM", "LSTMFactor", "Layout", "Likelihood", "LowerBound", "MeanReturn", "Mixed", "Mixture",
+    "MixtureDynamics", "MixtureGroups", "ModelSimulator", "Monitor", "OrderedDose", "Origin", "Outcome", "Own",
+    "Personal", "Planner", "Policy", "PolicyLearner", "Pool", "PosteriorDraws", "RandomEffects", "Reader", "Rollout",
+    "RolloutRows", "Rollouts", "Run", "SCMEnv", "Schedule", "Schema", "ScoredActions", "Search", "SkewedSpline",
+    "Spline", "Task", "TaskSimulator", "Transitions", "Truth", "Tumour", "TumourResponse", "Verdict", "Ward",
+    "WorstShare", "check", "concatenate", "evaluate", "from_dataframe", "inspect", "load", "location_scale",
+    "paper_arms", "random_policy", "read", "recommend", "simulate", "trial_subset", "with_lags", "write",
 ]  # fmt: skip
 """Also the classes that a saved artifact may name: what is exported here loads back."""

@@ -163,11 +163,15 @@ class Transitions:
         """The rows a model of the dynamics may learn from."""
         return self if bool(self.has_next.all()) else self[self.has_next]
 
+    def in_order(self) -> Int[Tensor, " r"]:
+        """The numbers of the real rows by subject, episode and step."""
+        real = (~self.imagined).nonzero()[:, 0]
+        return real[_lexsort(self.subject[real], self.episode[real], self.step[real])]
+
     @checked
     def windows(self, length: Positive) -> Windows:
         """Every run of `length` consecutive steps of one subject and episode, real rows only (paper, section 3.2)."""
-        real = (~self.imagined).nonzero()[:, 0]
-        order = real[_lexsort(self.subject[real], self.episode[real], self.step[real])]
+        order = self.in_order()
         rows = order.unfold(0, length, 1) if len(order) >= length else order.new_zeros(0, length)
         first, last = rows[:, 0], rows[:, -1]
         together = (self.subject[first] == self.subject[last]) & (self.episode[first] == self.episode[last])

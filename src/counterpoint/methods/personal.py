@@ -16,7 +16,7 @@ from counterpoint.nets.training import Monitor
 from counterpoint.policies.base import Learned, Policy, PolicyLearner
 from counterpoint.policies.personal import PersonalPolicy, rebuilt
 from counterpoint.policies.search import Search
-from counterpoint.scm.groups import Groups, KMeans, Mixture
+from counterpoint.scm.groups import Groups, KMeansGroups, MixtureGroups
 from counterpoint.scm.random_effects import RandomEffects
 from counterpoint.seeding import derive, generator
 from counterpoint.settings import Share, check_settings
@@ -29,7 +29,7 @@ class Personal(PolicyLearner):
 
     policy: Search | General = Search(RandomEffects(), sees_factor=False)
     """How policies are learned; its model finds the factors."""
-    groups: Mixture | KMeans | None = Mixture()
+    groups: MixtureGroups | KMeansGroups | None = MixtureGroups()
     """How subjects are grouped; none for one policy that sees factors."""
     centroids: bool = False
     """Whether a group's subjects all count as its centre, as in the paper; else each is drawn from its posterior."""

@@ -7,13 +7,15 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+import torch
 from torch import nn
 
 from counterpoint.artifacts import device_of
 from counterpoint.data.jobs import Job, Padded, check_numeric, fitting_table, identity, pad
+from counterpoint.errors import require
 from counterpoint.nets.monotone import DiagonalGenerator, PaperGenerator
 from counterpoint.nets.stacked import StackedMLP, initialise
 from counterpoint.nets.training import Monitor, Schedule, train
@@ -26,6 +28,7 @@ from counterpoint.scm.bicogan_networks import (
     PaperEncoder,
     normalised,
 )
+from counterpoint.scm.lstm_factor import FactorTraining, Histories, LSTMFactor, WindowFactors
 from counterpoint.seeding import derive
 from counterpoint.settings import Positive, Weight, Widths, check_settings
 
@@ -33,6 +36,7 @@ from counterpoint.settings import Positive, Weight, Widths, check_settings
 class AdversarialSCM(SCMRecipe):
     """What the two recipes share: every job is one member of one stack, trained in one loop."""
 
+    factor: LSTMFactor | None
     training: Adversarial
 
     @abstractmethod
@@ -49,17 +53,43 @@ class AdversarialSCM(SCMRecipe):
     def fit_many(
         self, jobs: Sequence[Job], monitor: Monitor = Monitor(), device: str = "cpu"
     ) -> list[StructuralCausalModel]:
-        first = jobs[0].data
-        shape = first.state_size, first.state_size + first.action.shape[1] + jobs[0].theta.shape[1], len(jobs)
+        told, first = [self._with_room(job) for job in jobs], jobs[0].data
+        shape = first.state_size, first.state_size + first.action.shape[1] + told[0].theta.shape[1], len(jobs)
         mechanism, discriminator = self.build(*shape), self.discriminator(*shape)
-        padded = standardised(mechanism, jobs)
+        padded = standardised(mechanism, told)
         seeds = [derive(job.seed, "bicogan") for job in jobs]
         _initialise(mechanism, discriminator, seeds)
         on = device_of(device)
-        learner = AdversarialLearner(mechanism.to(on), discriminator.to(on), padded, self.training, *self.weights())
+        learner = AdversarialLearner(
+            mechanism.to(on),
+            discriminator.to(on),
+            padded,
+            self.training,
+            *self.weights(),
+            self.factoring(mechanism, jobs),
+        )
         train(learner, self.training.schedule, seeds, identity(self, jobs), monitor)
         learner.settle(seeds)
         return self.cut(mechanism, jobs)
+
+    def _with_room(self, job: Job) -> Job:
+        """The job with columns for the factors that will be learned, zero until then."""
+        if self.factor is None:
+            return job
+        require(job.theta.shape[1] == 0, "theta is given and `factor` would learn it; leave one of them out")
+        return replace(job, theta=torch.zeros(1, self.factor.factors))
+
+    def _factors(self, context: int, members: int) -> WindowFactors | None:
+        return None if self.factor is None else WindowFactors(members, context - self.factor.factors, self.factor)
+
+    def factoring(self, mechanism: AdversarialMechanism, jobs: Sequence[Job]) -> FactorTraining | None:
+        """What the factors are learned from, where they are learned."""
+        if self.factor is None:
+            return None
+        histories = [Histories.of(job.data, self.factor.window) for job in jobs]
+        windows = pad([{"windows": history.windows} for history in histories]).columns["windows"]
+        standard = mechanism.standard_inputs(windows.to(mechanism.context.mean.device))
+        return FactorTraining(self.factor, histories, standard)
 
 
 @dataclass(frozen=True)
@@ -89,6 +119,8 @@ class BiCoGAN(AdversarialSCM):
     """λ, the weight of the error of (ŝ, â)."""
     abduction: Literal["encoder", "inversion"] = "encoder"
     """Where û comes from: the encoder as in the paper, or solving G(s, a, u) = s' for u."""
+    factor: LSTMFactor | None = None
+    """How a subject factor is learned (CTRL_p); none where subjects are alike or their factors are given."""
     training: Adversarial = Adversarial(
         Schedule(steps=3000), batch=64, learning_rate=2e-4, betas=(0.5, 0.99), penalty=0.0, average=0.999
     )
@@ -101,7 +133,8 @@ class BiCoGAN(AdversarialSCM):
         generator = PaperGenerator(members, context, state, self.generator_hidden)
         encoder = PaperEncoder(members, context, state, self.encoder_hidden)
         shape = members, context, state
-        return AdversarialMechanism(generator, encoder, shape, self.abduction == "inversion", change=False)
+        inversion, factor = self.abduction == "inversion", self._factors(context, members)
+        return AdversarialMechanism(generator, encoder, shape, inversion, change=False, factor=factor)
 
     def discriminator(self, state: int, context: int, members: int) -> StackedMLP:
         return normalised(members, context + 2 * state, self.discriminator_hidden, 1)
@@ -131,6 +164,8 @@ class ConditionalBiCoGAN(AdversarialSCM):
     """Generate s' − s rather than s'."""
     abduction: Literal["encoder", "inversion"] = "inversion"
     """Where û comes from: solving G(s, a, u) = s' for u, or the encoder."""
+    factor: LSTMFactor | None = None
+    """How a subject factor is learned (CTRL_p); none where subjects are alike or their factors are given."""
     training: Adversarial = Adversarial(
         Schedule(steps=5000, rate="linear"),
         batch=256,
@@ -148,7 +183,8 @@ class ConditionalBiCoGAN(AdversarialSCM):
         generator = DiagonalGenerator(members, context, state, self.generator_hidden, self.monotone_width)
         encoder = ConditionalEncoder(members, context, state, self.encoder_hidden)
         shape = members, context, state
-        return AdversarialMechanism(generator, encoder, shape, self.abduction == "inversion", self.change)
+        inversion, factor = self.abduction == "inversion", self._factors(context, members)
+        return AdversarialMechanism(generator, encoder, shape, inversion, self.change, factor)
 
     def discriminator(self, state: int, context: int, members: int) -> StackedMLP:
         return StackedMLP(members, context + 2 * state, self.discriminator_hidden, 1, nn.LeakyReLU)
@@ -174,3 +210,5 @@ def _initialise(mechanism: AdversarialMechanism, discriminator: StackedMLP, seed
     initialise(mechanism.generator, [derive(seed, "generator", i) for seed in seeds for i in range(per_member)])
     initialise(mechanism.encoder, [derive(seed, "encoder") for seed in seeds])
     initialise(discriminator, [derive(seed, "discriminator") for seed in seeds])
+    if mechanism.factor is not None:
+        initialise(mechanism.factor, [derive(seed, "factor") for seed in seeds])

@@ -17,6 +17,8 @@ from torch.nn import functional as F  # noqa: N812
 from torch.optim import Optimizer
 
 from counterpoint.data.jobs import Padded
+from counterpoint.data.transitions import Transitions
+from counterpoint.errors import require
 from counterpoint.nets.learner import Learner
 from counterpoint.nets.monotone import DiagonalGenerator, PaperGenerator
 from counterpoint.nets.optimizers import adam
@@ -24,6 +26,7 @@ from counterpoint.nets.stacked import StackedBatchNorm, StackedMLP, Standardizer
 from counterpoint.nets.training import Schedule
 from counterpoint.scm.base import StructuralMechanism
 from counterpoint.scm.inversion import invert
+from counterpoint.scm.lstm_factor import FactorTraining, WindowFactors, inputs_of, subject_means
 from counterpoint.seeding import generator
 from counterpoint.settings import Positive, Share, Weight, check_settings
 
@@ -65,7 +68,10 @@ class ConditionalEncoder(nn.Module):
 
 
 class AdversarialMechanism(StructuralMechanism):
-    """A generator and an encoder in standard units; `inversion` abducts from the generator and not by the encoder."""
+    """A generator and an encoder in standard units; `inversion` abducts from the generator and not by the encoder.
+
+    With a `factor` it infers θ of a subject from its history; without, θ is given or there is none.
+    """
 
     def __init__(
         self,
@@ -74,10 +80,12 @@ class AdversarialMechanism(StructuralMechanism):
         shape: tuple[int, int, int],
         inversion: bool,
         change: bool,
+        factor: WindowFactors | None,
     ) -> None:
         super().__init__()
         self.members, self.context_width, self.noise_width = shape
         self.generator, self.encoder, self.inversion, self.change = generator, encoder, inversion, change
+        self.factor = factor
         self.context, self.target = (Standardizer(self.members, width) for width in shape[1:])
 
     def target_of(self, state: Tensor, next_state: Tensor) -> Tensor:
@@ -91,6 +99,22 @@ class AdversarialMechanism(StructuralMechanism):
     def predict(self, context: Tensor, state: Tensor, noise: Tensor) -> Tensor:
         y = self.target.inverse(self.generator(self.context(context), noise))
         return state + y if self.change else y
+
+    @torch.no_grad()
+    def subjects(self, rows: Transitions) -> Float[Tensor, "n t"]:
+        if self.factor is None:
+            return super().subjects(rows)
+        require(self.members == 1, "a stack of models has as many factors of a subject; ask each model alone")
+        windows, home = rows.windows(self.factor.window), rows.state.device
+        inputs = inputs_of(windows)[None].to(self.context.mean.device)
+        each = self.factor.in_pieces(self.standard_inputs(inputs))[0].to(home)
+        return subject_means(each, windows.subject, rows.subject, self.factor.population[0].to(home))
+
+    def standard_inputs(self, windows: Float[Tensor, "k w length i"]) -> Float[Tensor, "k w length i"]:
+        """Windows of (s, a) in the units of the context."""
+        width = windows.shape[-1]
+        mean, scale = (values[:, None, :, :width] for values in (self.context.mean, self.context.scale))
+        return (windows - mean) / scale
 
 
 @dataclass(frozen=True)
@@ -144,8 +168,10 @@ class AdversarialLearner(Learner):
         how: Adversarial,
         regulariser: float,
         cycle: float,
+        factoring: FactorTraining | None = None,
     ) -> None:
         super().__init__()
+        self.factoring = factoring
         self.averaged, self.live, self.discriminator = mechanism, copy.deepcopy(mechanism).train(), discriminator
         self.how, self.regulariser, self.cycle, self.count = how, regulariser, cycle, padded.count.tolist()
         self.averaged.requires_grad_(False)
@@ -159,21 +185,34 @@ class AdversarialLearner(Learner):
         self.judging = adam(self.judges, how.learning_rate, how.betas)
 
     def draw(self, member: int, random: torch.Generator, steps: int) -> dict[str, Tensor]:
-        rows, noise = self._pick(member, random, steps, self.how.batch)
-        return {"rows": rows, "noise": noise}
+        if self.factoring is None:
+            return self._pick(member, random, steps, self.how.batch)
+        rows, windows = self.factoring.draw(member, random, steps, self.how.batch)
+        return {"rows": rows, "noise": self._noise(random, *rows.shape), "windows": windows}
 
-    def _pick(self, member: int, random: torch.Generator, *shape: int) -> tuple[Tensor, Tensor]:
+    def _pick(self, member: int, random: torch.Generator, *shape: int) -> dict[str, Tensor]:
         rows = torch.randint(self.count[member], shape, generator=random)
-        return rows, torch.randn(*shape, self.target.shape[-1], generator=random)
+        return {"rows": rows, "noise": self._noise(random, *shape)}
+
+    def _noise(self, random: torch.Generator, *shape: int) -> Tensor:
+        return torch.randn(*shape, self.target.shape[-1], generator=random)
+
+    def _told(self, draw: dict[str, Tensor]) -> tuple[Tensor, Float[Tensor, " k"] | float]:
+        """The context of a minibatch, with θ where it is learned, and how far the windows of a subject disagree."""
+        context = _rows(self.context, draw["rows"])
+        if self.factoring is None or self.live.factor is None:
+            return context, 0.0
+        theta, disagreement = self.factoring(self.live.factor, draw["windows"])
+        return torch.cat([context[..., : -theta.shape[-1]], theta], -1), disagreement
 
     def update(self, draw: dict[str, Tensor]) -> dict[str, Tensor]:
-        context, y = (_rows(table, draw["rows"]) for table in (self.context, self.target))
-        noise = draw["noise"]
-        generated = self.live.generator(context, noise)
+        told, disagreement = self._told(draw)
+        context, y, noise = told.detach(), _rows(self.target, draw["rows"]), draw["noise"]
+        generated = self.live.generator(told, noise)
         guess, abducted = self.live.encoder(context, y)
         joint = torch.cat([torch.cat([guess, abducted, y], -1), torch.cat([context, noise, generated], -1)], 1)
         judged = self._judge(joint.detach())
-        extra = self.regulariser * context_loss(context, guess)
+        extra = self.regulariser * context_loss(context, guess) + disagreement
         if self.cycle:
             recovered = self.live.encoder(context, generated)[1]
             extra = extra + self.cycle * context_loss(noise, recovered)
@@ -223,14 +262,18 @@ class AdversarialLearner(Learner):
 
         Statistics averaged along the training belong to weights that are gone; positive weights add such errors up.
         """
-        norms = [module for module in self.averaged.modules() if isinstance(module, StackedBatchNorm)]
+        if self.factoring is not None and self.averaged.factor is not None:
+            theta = self.factoring.settle(self.averaged.factor, seeds)
+            self.context[..., -theta.shape[-1] :] = theta
+        kept = nn.ModuleList([self.averaged.generator, self.averaged.encoder])
+        norms = [module for module in kept.modules() if isinstance(module, StackedBatchNorm)]
         draws = [self._pick(k, generator(seed, "statistics"), SETTLING) for k, seed in enumerate(seeds)]
-        rows, noise = (torch.stack(column).to(self.context.device) for column in zip(*draws, strict=True))
+        rows, noise = (torch.stack([d[name] for d in draws]).to(self.context.device) for name in ("rows", "noise"))
         context, y = (_rows(table, rows) for table in (self.context, self.target))
         usual = [norm.momentum for norm in norms]
         for norm in norms:
             norm.momentum = 1.0
-        self.averaged.train()
+        kept.train()
         self.averaged.generator(context, noise)
         self.averaged.encoder(context, y)
         for norm, momentum in zip(norms, usual, strict=True):

@@ -50,7 +50,7 @@ class Groups:
 
 
 @dataclass(frozen=True)
-class KMeans:
+class KMeansGroups:
     """k-means on the factors (paper, section 3.2); every subject counts alike."""
 
     count: Count = 0
@@ -81,7 +81,7 @@ class KMeans:
 
 
 @dataclass(frozen=True)
-class Mixture:
+class MixtureGroups:
     """A mixture of groups, each a point in factor space, by the likelihood of the subjects' records."""
 
     count: Count = 0
@@ -99,7 +99,7 @@ class Mixture:
             return Groups(factors.mean[:1], torch.ones(1))
         require(
             bool((factors.covariance.diagonal(0, 1, 2) > 0).all()),
-            "the model does not say how sure a subject's factor is; group by KMeans()",
+            "the model does not say how sure a subject's factor is; group by KMeansGroups()",
         )
         tried = [self.count] if self.count else range(1, min(self.most, len(factors.mean)) + 1)
         found = [_mixture(factors, count, seed) for count in tried]
