@@ -134,9 +134,14 @@ class Box:
 ActionSpace = Discrete | Box
 
 
-@lru_cache(maxsize=256)
 def constant(values: tuple[Any, ...], device: torch.device) -> Tensor:
     """Numbers as a tensor that stays on a device: copying them there at every step would wait for a GPU."""
+    return _constant(values, type(values[0]) if values else float, device)
+
+
+@lru_cache(maxsize=256)
+def _constant(values: tuple[Any, ...], kind: type, device: torch.device) -> Tensor:
+    """By kind as well, because (0,) and (False,) are equal and not the same tensor."""
     return torch.tensor(values, device=device)
 
 
