@@ -120,11 +120,21 @@ def test_nearest_action_of_doses_and_of_treatments() -> None:
     assert treatment.tolist() == [[0.0, 1.0, 0.0]]
 
 
-def test_nearest_action_is_the_one_at_the_least_distance() -> None:
+def test_nearest_action_is_the_one_at_the_least_distance_in_ranges_of_the_columns() -> None:
     random = torch.Generator().manual_seed(0)
     table, asked = torch.randn(7, 3, generator=random), torch.randn(500, 3, generator=random)
     found = nearest(Discrete(tuple(tuple(row) for row in table.tolist())), asked)
-    assert torch.equal(found, table[torch.cdist(asked, table).argmin(-1)])
+    span = table.amax(0) - table.amin(0)
+    assert torch.equal(found, table[torch.cdist(asked / span, table / span).argmin(-1)])
+
+
+def test_a_product_of_doses_in_unlike_units_is_rounded_column_by_column() -> None:
+    """Squares of millilitres are a million times those of micrograms, more than single precision holds side by side."""
+    fluid, drug = torch.tensor([0.0, 30.0, 100.0, 330.0, 900.0]), torch.tensor([0.0, 0.04, 0.15, 0.3, 0.8])
+    actions = Discrete(tuple((f, d) for f in fluid.tolist() for d in drug.tolist()))
+    asked = torch.rand(2000, 2, generator=torch.Generator().manual_seed(0)) * torch.tensor([900.0, 0.8])
+    by_column = [doses[(x[:, None] - doses).abs().argmin(1)] for x, doses in zip(asked.T, (fluid, drug), strict=True)]
+    torch.testing.assert_close(nearest(actions, asked), torch.stack(by_column, 1))
 
 
 def test_states_read_the_tape_at_places_of_their_own() -> None:

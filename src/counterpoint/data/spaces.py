@@ -81,18 +81,20 @@ class Discrete:
 def nearest(actions: Discrete, features: Float[Tensor, "*n a"]) -> Float[Tensor, "*n a"]:
     """The action whose features t are nearest to f; for one-hot treatments that of the largest feature.
 
-    ‖f − t‖² is least where f·t − ‖t‖²/2 is largest, which is one matrix product; `cdist` was two thirds of a plan.
+    ‖f − t‖² is least where f·t − ‖t‖²/2 is largest, which is one matrix product; `cdist` was two thirds of a plan. All
+    is measured in ranges of the columns: squares of millilitres would swallow micrograms in single precision.
     """
-    table, lengths = _measured(actions, features.device, features.dtype)
-    nearness = torch.addmm(lengths, features.reshape(-1, actions.width), table.mT)
+    table, unit = (t.to(features) for t in (actions.table(features), constant(_units(actions), features.device)))
+    near = table * unit
+    asked = (features * unit).reshape(-1, actions.width)
+    nearness = torch.addmm(-near.square().sum(-1) / 2, asked, near.mT)
     return table[nearness.argmax(-1)].view(features.shape)
 
 
 @lru_cache(maxsize=64)
-def _measured(actions: Discrete, device: torch.device, kind: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The table of actions and −‖t‖²/2 of each."""
-    table = torch.tensor(actions.values, device=device).to(kind)
-    return table, -table.square().sum(-1) / 2
+def _units(actions: Discrete) -> tuple[float, ...]:
+    """One over the range of every column; 1 where it has none."""
+    return tuple(1 / (high - low) if high > low else 1.0 for low, high in zip(actions.low, actions.high, strict=True))
 
 
 @dataclass(frozen=True)
