@@ -58,6 +58,7 @@ from counterpoint.simulation.truth import Truth
 from counterpoint.tasks.base import KnownSCM, Task
 from counterpoint.tasks.cartpole import CartPole
 from counterpoint.tasks.hiv import HIV, HIVResponse
+from counterpoint.tasks.sepsis import SepsisResponse, SyntheticSepsis
 from counterpoint.tasks.tumour import Tumour, TumourResponse
 from counterpoint.tasks.ward import Ward
 from counterpoint.version import VERSION
@@ -72,9 +73,10 @@ __all__ = [
     "Knowledge", "KnownSCM", "LSTMFactor", "Layout", "Likelihood", "LowerBound", "MeanReturn", "Mixed", "Mixture",
     "MixtureDynamics", "MixtureGroups", "ModelSimulator", "Monitor", "OrderedDose", "Origin", "Outcome", "Own",
     "Personal", "Planner", "Policy", "PolicyLearner", "Pool", "PosteriorDraws", "RandomEffects", "Reader", "Rollout",
-    "RolloutRows", "Rollouts", "Run", "SCMEnv", "Schedule", "Schema", "ScoredActions", "Search", "SkewedSpline",
-    "Spline", "Task", "TaskSimulator", "Transitions", "Truth", "Tumour", "TumourResponse", "Verdict", "Ward",
-    "WorstShare", "check", "concatenate", "evaluate", "from_dataframe", "inspect", "load", "location_scale",
-    "paper_arms", "random_policy", "read", "recommend", "simulate", "trial_subset", "with_lags", "write",
+    "RolloutRows", "Rollouts", "Run", "SCMEnv", "Schedule", "Schema", "ScoredActions", "Search", "SepsisResponse",
+    "SkewedSpline", "Spline", "SyntheticSepsis", "Task", "TaskSimulator", "Transitions", "Truth", "Tumour",
+    "TumourResponse", "Verdict", "Ward", "WorstShare", "check", "concatenate", "evaluate", "from_dataframe", "inspect",
+    "load", "location_scale", "paper_arms", "random_policy", "read", "recommend", "simulate", "trial_subset",
+    "with_lags", "write",
 ]  # fmt: skip
 """Also the classes that a saved artifact may name: what is exported here loads back."""

@@ -1,0 +1,226 @@
+"""The 46 state columns of the synthetic sepsis ward: how each is scaled, what it is drawn to, and clinical scores.
+
+    z = (link(x) − link(centre)) / spread,    link = identity, logarithm, or logit between the limits
+    z' = z + rate·(Σ_j pull_j·driver_j − z) + treatment + noise·u,    u ~ N(0, 1)
+
+A driver is the z of another column, or one of `DRIVERS`. Centres and spreads are ordinary values of septic patients in
+intensive care, set by hand; rates, pulls and noises have the right sign and order of size and are fitted to nobody. The
+columns are those of Raghu et al. 2017 less the number of the step and re-admission.
+"""
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from counterpoint.data.shapes import State
+from counterpoint.data.spaces import constant
+
+COLUMNS = (
+    "Albumin", "Arterial_BE", "Arterial_lactate", "Arterial_pH", "BUN", "CO2_mEqL", "Calcium", "Chloride", "Creatinine",
+    "DiaBP", "FiO2_1", "GCS", "Glucose", "HCO3", "HR", "Hb", "INR", "Ionised_Ca", "Magnesium", "MeanBP", "PT", "PTT",
+    "PaO2_FiO2", "Platelets_count", "Potassium", "RR", "SGOT", "SGPT", "SIRS", "SOFA", "Shock_Index", "Sodium", "SpO2",
+    "SysBP", "Temp_C", "Total_bili", "WBC_count", "Weight_kg", "age", "elixhauser", "gender", "mechvent",
+    "output_4hourly", "output_total", "paCO2", "paO2",
+)  # fmt: skip
+PLACE = {name: i for i, name in enumerate(COLUMNS)}
+DRIVERS = ("inflammation", "hypotension", "ventilated")
+
+
+@dataclass(frozen=True)
+class Moving:
+    """A measured column that moves: its scale, and the coefficients of its equation."""
+
+    name: str
+    unit: str
+    centre: float
+    spread: float
+    """Standard deviation on the scale of the link."""
+    limits: tuple[float, float]
+    rate: float
+    """Share of the way to its target in four hours."""
+    noise: float
+    why: str
+    """Reason for the pulls."""
+    pulls: dict[str, float] = field(default_factory=dict)
+    link: Literal["identity", "log", "logit"] = "identity"
+
+
+TABLE = (
+    Moving("WBC_count", "10³/µL", 11, 0.45, (0.1, 200), 0.10, 0.27, "falls as the infection is treated", {}, "log"),
+    Moving("Temp_C", "°C", 37.0, 0.75, (30, 43), 0.15, 0.41, "fever follows the infection", {"WBC_count": 0.5}),
+    Moving("MeanBP", "mmHg", 80, 13, (20, 180), 0.45, 0.54, "inflamed vessels give way; a stiff lung hinders the heart",
+           {"inflammation": -1.1, "PaO2_FiO2": 0.2}),
+    Moving("SysBP", "mmHg", 120, 20, (35, 260), 0.8, 0.34, "moves with the mean", {"MeanBP": 0.95}),
+    Moving("DiaBP", "mmHg", 59, 12, (10, 140), 0.8, 0.34, "moves with the mean", {"MeanBP": 0.9}),
+    Moving("HR", "/min", 90, 17, (25, 220), 0.35, 0.61, "rises with fever and low pressure",
+           {"inflammation": 0.5, "hypotension": 0.4}),
+    Moving("RR", "/min", 20, 5, (4, 60), 0.4, 0.68, "rises with acid and bad lungs; a ventilator calms it",
+           {"Arterial_pH": -0.3, "PaO2_FiO2": -0.3, "ventilated": -0.3}),
+    Moving("SpO2", "%", 97.2, 0.7, (50, 100), 0.5, 0.61, "follows the lung", {"PaO2_FiO2": 0.6}, "logit"),
+    Moving("PaO2_FiO2", "mmHg", 270, 0.42, (40, 650), 0.08, 0.22, "an inflamed lung leaks and heals slowly",
+           {"inflammation": -0.4}, "log"),
+    Moving("FiO2_1", "", 0.42, 0.6, (0.2, 1.0), 0.5, 0.47, "set to what the lung needs",
+           {"PaO2_FiO2": -0.8, "ventilated": 0.4}, "logit"),
+    Moving("paCO2", "mmHg", 40, 0.2, (12, 130), 0.3, 0.54, "blown off where breathing is fast",
+           {"RR": -0.3, "PaO2_FiO2": -0.2}, "log"),
+    Moving("Arterial_lactate", "mmol/L", 1.7, 0.5, (0.2, 30), 0.22, 0.27, "tissue without blood makes lactate",
+           {"hypotension": 0.9, "inflammation": 0.25, "Hb": -0.1}, "log"),
+    Moving("Arterial_pH", "", 7.38, 0.07, (6.8, 7.75), 0.4, 0.47, "lactate, CO2 and bicarbonate make it",
+           {"Arterial_lactate": -0.4, "paCO2": -0.35, "HCO3": 0.3}),
+    Moving("Arterial_BE", "mmol/L", -0.5, 4.5, (-35, 30), 0.35, 0.41, "lactate and kidneys make it",
+           {"Arterial_lactate": -0.5, "Creatinine": -0.2, "HCO3": 0.3}),
+    Moving("HCO3", "mmol/L", 24, 4.5, (5, 50), 0.2, 0.41, "used up by lactate, diluted by chloride",
+           {"Arterial_lactate": -0.5, "Chloride": -0.2}),
+    Moving("CO2_mEqL", "mEq/L", 25, 5, (5, 52), 0.5, 0.41, "the laboratory's bicarbonate", {"HCO3": 0.9}),
+    Moving("GCS", "", 13.4, 1.1, (3, 15), 0.2, 0.47, "a brain without blood is dull, a ventilated one sedated",
+           {"hypotension": -0.4, "Arterial_lactate": -0.2, "ventilated": -0.9}, "logit"),
+    Moving("Creatinine", "mg/dL", 1.2, 0.6, (0.2, 20), 0.07, 0.14, "kidneys fail where pressure is low or flow small",
+           {"hypotension": 0.6, "output_4hourly": -0.3}, "log"),
+    Moving("BUN", "mg/dL", 25, 0.6, (2, 200), 0.08, 0.14, "follows the kidneys", {"Creatinine": 0.8}, "log"),
+    Moving("Potassium", "mEq/L", 4.1, 0.55, (1.8, 9), 0.2, 0.54, "kept back by failing kidneys",
+           {"Creatinine": 0.3, "Arterial_pH": -0.2}),
+    Moving("output_4hourly", "mL", 260, 0.8, (1, 4000), 0.6, 0.68, "no pressure, no urine",
+           {"hypotension": -0.7, "Creatinine": -0.4}, "log"),
+    Moving("Sodium", "mEq/L", 139, 4.8, (110, 175), 0.1, 0.27, "drifts"),
+    Moving("Chloride", "mEq/L", 105, 6, (75, 145), 0.12, 0.27, "follows sodium", {"Sodium": 0.5}),
+    Moving("Magnesium", "mg/dL", 2.0, 0.35, (0.6, 6), 0.15, 0.54, "kept back by failing kidneys", {"Creatinine": 0.2}),
+    Moving("Calcium", "mg/dL", 8.3, 0.75, (4.5, 14), 0.12, 0.41, "carried by albumin", {"Albumin": 0.5}),
+    Moving("Ionised_Ca", "mmol/L", 1.12, 0.1, (0.5, 2), 0.2, 0.54, "follows calcium", {"Calcium": 0.5}),
+    Moving("Albumin", "g/dL", 3.0, 0.6, (1, 6), 0.05, 0.16, "leaks where inflamed", {"inflammation": -0.4}),
+    Moving("Hb", "g/dL", 10.3, 1.6, (4, 20), 0.06, 0.24, "drifts; diluted by fluid"),
+    Moving("Glucose", "mg/dL", 138, 0.28, (25, 900), 0.3, 0.68, "stress raises it", {"inflammation": 0.3}, "log"),
+    Moving("Platelets_count", "10³/µL", 200, 0.55, (5, 1500), 0.06, 0.14, "used up by inflammation",
+           {"inflammation": -0.4, "Arterial_lactate": -0.2}, "log"),
+    Moving("INR", "", 1.35, 0.3, (0.8, 15), 0.1, 0.2, "a failing liver",
+           {"Total_bili": 0.5, "Platelets_count": -0.2}, "log"),
+    Moving("PT", "s", 14.8, 0.25, (8, 120), 0.5, 0.27, "measures the same as INR", {"INR": 0.95}, "log"),
+    Moving("PTT", "s", 36, 0.35, (15, 150), 0.2, 0.41, "follows INR", {"INR": 0.5}, "log"),
+    Moving("Total_bili", "mg/dL", 0.9, 0.9, (0.1, 50), 0.06, 0.16, "a failing liver",
+           {"inflammation": 0.3, "hypotension": 0.3}, "log"),
+    Moving("SGOT", "U/L", 50, 0.95, (5, 10000), 0.1, 0.27, "liver cells without blood die",
+           {"hypotension": 0.5, "Total_bili": 0.2}, "log"),
+    Moving("SGPT", "U/L", 38, 0.9, (4, 8000), 0.12, 0.2, "follows SGOT", {"SGOT": 0.85}, "log"),
+)  # fmt: skip
+MOVING = {column.name: i for i, column in enumerate(TABLE)}
+
+
+class Static(NamedTuple):
+    """A number that never changes within a stay, drawn from a normal law and cut at its limits."""
+
+    unit: str
+    centre: float
+    spread: float
+    limits: tuple[float, float]
+
+
+STATIC = {
+    "Weight_kg": Static("kg", 82, 21, (35, 200)),
+    "age": Static("years", 65, 16, (18, 91)),
+    "elixhauser": Static("", 4, 2.5, (0, 15)),
+}
+
+
+class Constants(NamedTuple):
+    """The table as tensors on a device."""
+
+    places: Tensor
+    low: Tensor
+    high: Tensor
+    centre: Tensor
+    spread: Tensor
+    log: Tensor
+    logit: Tensor
+    rate: Tensor
+    noise: Tensor
+    pulls: Float[Tensor, "drivers moving"]
+
+
+@lru_cache(maxsize=8)
+def constants(device: torch.device) -> Constants:
+    """The table where the states are."""
+    drivers = [*MOVING, *DRIVERS]
+    numbers = lambda values: torch.tensor(values, device=device)
+    low, high, centre = (
+        numbers([float(x) for x in column])
+        for column in zip(*((*row.limits, row.centre) for row in TABLE), strict=True)
+    )
+    log, logit = (numbers([row.link == link for row in TABLE]) for link in ("log", "logit"))
+    return Constants(
+        numbers([PLACE[name] for name in MOVING]),
+        low,
+        high,
+        _link(centre, low, high, log, logit),
+        numbers([row.spread for row in TABLE]),
+        log,
+        logit,
+        numbers([row.rate for row in TABLE]),
+        numbers([row.noise for row in TABLE]),
+        numbers([[row.pulls.get(name, 0.0) for row in TABLE] for name in drivers]),
+    )
+
+
+def _link(x: Tensor, low: Tensor, high: Tensor, log: Tensor, logit: Tensor) -> Tensor:
+    """Values inside their limits on the scale where they move; a thousandth inside, for both ends are infinite."""
+    share = ((x - low) / (high - low)).clamp(1e-3, 1 - 1e-3)
+    return torch.where(log, x.clamp(min=1e-6).log(), torch.where(logit, share.logit(), x))
+
+
+def standardised(state: State) -> Float[Tensor, "*n moving"]:
+    """Every moving column in standard deviations from its centre."""
+    c = constants(state.device)
+    x = state[..., c.places].clamp(c.low, c.high)
+    return (_link(x, c.low, c.high, c.log, c.logit) - c.centre) / c.spread
+
+
+def measured(z: Float[Tensor, "*n moving"]) -> Float[Tensor, "*n moving"]:
+    """The same columns in their own units, cut at their limits."""
+    c = constants(z.device)
+    y = c.centre + c.spread * z
+    x = torch.where(c.log, y.clamp(max=20).exp(), torch.where(c.logit, c.low + (c.high - c.low) * y.sigmoid(), y))
+    return x.clamp(c.low, c.high)
+
+
+def sofa(state: State) -> Float[Tensor, "*n"]:
+    """The organ failure score, 0 to 21; pressure counts 1 at most, so that the dose given now is not part of it.
+
+    Vincent et al., Intensive Care Medicine 22, 1996.
+    """
+    at = lambda name: state[..., PLACE[name]]
+    lung = _below(at("PaO2_FiO2"), (400, 300, 200, 100))
+    lung = torch.where(at("mechvent") > 0.5, lung, lung.clamp(max=2))
+    brain = _below(at("GCS"), (14.5, 12.5, 9.5, 5.5))
+    blood = _below(at("Platelets_count"), (150, 100, 50, 20))
+    liver = _from(at("Total_bili"), (1.2, 2, 6, 12))
+    kidney = _from(at("Creatinine"), (1.2, 2, 3.5, 5)).maximum(_urine_points(at("output_4hourly")))
+    return lung + brain + blood + liver + kidney + (at("MeanBP") < 70).to(state)
+
+
+def _urine_points(output: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    """3 points below 500 mL a day, 4 below 200."""
+    return 3 * (6 * output < 500).to(output) + (6 * output < 200).to(output)
+
+
+def sirs(state: State) -> Float[Tensor, "*n"]:
+    """Criteria of the systemic inflammatory response, 0 to 4 (Bone et al., Chest 101, 1992)."""
+    at = lambda name: state[..., PLACE[name]]
+    criteria = (
+        (at("Temp_C") > 38) | (at("Temp_C") < 36),
+        at("HR") > 90,
+        (at("RR") > 20) | (at("paCO2") < 32),
+        (at("WBC_count") > 12) | (at("WBC_count") < 4),
+    )
+    return torch.stack(criteria, -1).to(state).sum(-1)
+
+
+def _from(value: Float[Tensor, "*n"], cuts: tuple[float, ...]) -> Float[Tensor, "*n"]:
+    """How many cuts a value reaches."""
+    return (value[..., None] >= constant(cuts, value.device)).to(value).sum(-1)
+
+
+def _below(value: Float[Tensor, "*n"], cuts: tuple[float, ...]) -> Float[Tensor, "*n"]:
+    """How many cuts a value stays below."""
+    return (value[..., None] < constant(cuts, value.device)).to(value).sum(-1)
