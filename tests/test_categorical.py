@@ -1,13 +1,15 @@
 """Gumbel-max: the posterior, counterfactual stability, and states that mix codes with numbers."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from scipy import stats
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from counterpoint import artifacts
-from counterpoint.data.jobs import Job, Origin, spread_levels
+from counterpoint.data.jobs import Job, Origin, context, spread_levels
 from counterpoint.data.knowledge import Knowledge
 from counterpoint.data.schema import Column, Schema
 from counterpoint.data.spaces import Box
@@ -17,10 +19,12 @@ from counterpoint.nets.laws import Gaussian, Spline
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.stacked import initialise, unstack, with_weights
 from counterpoint.nets.training import Schedule
+from counterpoint.scm import mixed
 from counterpoint.scm.base import StructuralCausalModel
 from counterpoint.scm.categorical import draw_exponentials, posterior_gumbels
 from counterpoint.scm.mixed import Mixed, categorical
 from counterpoint.seeding import generator
+from recipes import SCMS
 
 torch.set_num_threads(1)
 QUICK = Likelihood(Schedule(steps=200, check_every=50, rate="one-cycle"), batch=128)
@@ -263,3 +267,30 @@ def _only_member(model: StructuralCausalModel, member: int) -> StructuralCausalM
     weights = unstack(model.mechanism.state_dict(), model.mechanism.members)[member]
     mechanism = with_weights(recipe.build(2, 3, 1), weights)
     return StructuralCausalModel(recipe, mechanism, model.schema, model.origin, model.fitted_rows)
+
+
+class Operations(TorchDispatchMode):
+    """The names of all that PyTorch is asked to do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.add(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_mixed_step_neither_waits_for_a_gpu_nor_sends_it_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it could not be captured as a graph: no look at a value, no Python number made a tensor."""
+    recipe, rows = SCMS["mixed"]
+    mechanism = recipe.fit(rows).mechanism
+    given = context(rows.state, rows.action), rows.state, mechanism.prior(len(rows), generator(0))
+    stacked = [table.expand(2, -1, -1) for table in given]
+    expected = mechanism.predict(*stacked)  # Keeps the constants that it needs.
+    monkeypatch.setattr(mixed, "_capturing", lambda values: True)
+    with Operations() as done:
+        found = mechanism.predict(*stacked)
+    assert torch.equal(found, expected)
+    assert "aten.index.Tensor" in done.names
+    assert not done.names & {"aten.lift_fresh.default", "aten.nonzero.default", "aten._local_scalar_dense.default"}

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from counterpoint.artifacts import recipe_hash, tensors_hash
 from counterpoint.data.knowledge import mirrored_actions
-from counterpoint.data.spaces import constant
+from counterpoint.data.spaces import constant, places
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError
 
@@ -46,7 +46,7 @@ def spread_levels(values: Float[Tensor, "*n s"], categories: Categories) -> Floa
     spread = [
         (values[..., column, None] == codes).to(values) for (column, _), codes in zip(categories, levels, strict=True)
     ]
-    return torch.cat([values[..., plain], *spread], -1)
+    return torch.cat([values[..., places(plain, values.device)], *spread], -1)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Action spaces: a finite list of treatments, or a box of doses."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -145,6 +146,11 @@ def constant(values: tuple[Any, ...], device: torch.device) -> Tensor:
 def _constant(values: tuple[Any, ...], kind: type, device: torch.device) -> Tensor:
     """By kind as well, because (0,) and (False,) are equal and not the same tensor."""
     return torch.tensor(values, device=device)
+
+
+def places(columns: Sequence[int], device: torch.device) -> Int[Tensor, " c"]:
+    """Numbers of columns, to index with: a list of Python's would be copied to the device at every step."""
+    return constant(tuple(columns), device).long()
 
 
 def check_actions(space: ActionSpace, action: Float[Tensor, "n a"], what: str = "action") -> None:

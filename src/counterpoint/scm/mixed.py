@@ -17,6 +17,7 @@ from torch import Tensor
 
 from counterpoint.artifacts import device_of
 from counterpoint.data.jobs import Categories, Job, fitting_table, identity, spread_levels
+from counterpoint.data.spaces import places
 from counterpoint.errors import CounterpointError
 from counterpoint.model import member_seeds, one_a_member
 from counterpoint.nets.conditional import ConditionalLaw
@@ -86,11 +87,11 @@ class MixedMechanism(StructuralMechanism):
     def predict(self, context: Tensor, state: Tensor, noise: Tensor) -> Tensor:
         self._check(state)
         seen = spread_levels(context, self.categories)
+        continuous, coded = (places(columns, state.device) for columns in (self.continuous, self.coded))
         next_state = state.clone(memory_format=torch.contiguous_format)
-        next_state[..., self.continuous] = state[..., self.continuous] + self.law.predict(
-            seen, noise[..., : self.law.size]
-        )
-        next_state[..., self.coded] = self.codes.predict(seen, noise[..., self.law.size :])
+        change = self.law.predict(seen, noise[..., : self.law.size])
+        next_state[..., continuous] = state[..., continuous] + change
+        next_state[..., coded] = self.codes.predict(seen, noise[..., self.law.size :])
         return next_state
 
     def combine(self, predictions: Float[Tensor, "m n s"]) -> Float[Tensor, "n s"]:
@@ -105,6 +106,8 @@ class MixedMechanism(StructuralMechanism):
         return torch.cat([normal, -draw_exponentials(count, sum(self.codes.counts), random).log()], -1)
 
     def _check(self, *states: Tensor) -> None:
+        if _capturing(states[0]):
+            return
         for values in states:
             for column, count in self.categories:
                 codes = values[0, :, column]
@@ -114,6 +117,11 @@ class MixedMechanism(StructuralMechanism):
                         f"state column number {column} holds {float(codes[wrong[0]]):g}, which is not a code"
                         f" 0 to {count - 1}; recode the column as it was for the fit"
                     )
+
+
+def _capturing(values: Tensor) -> bool:
+    """Whether a GPU is recording a graph, which must not wait for what the values are; the calls before it looked."""
+    return values.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 @dataclass(frozen=True)
