@@ -43,6 +43,11 @@ class SubjectFactors:
 class Tracker(ABC):
     """What is known of n subjects while they are treated, step after step."""
 
+    @property
+    @abstractmethod
+    def knows(self) -> bool:
+        """Whether anything has been learned yet."""
+
     @abstractmethod
     def see(self, state: Float[Tensor, "n s"], action: Float[Tensor, "n a"], after: Float[Tensor, "n s"]) -> None:
         """Take up one step of every subject."""
@@ -145,7 +150,7 @@ class Model(nn.Module, Artifact, ABC):
         agree(self.schema, rows.schema)
         if not self.theta_width:
             nothing = torch.zeros(len(rows.subject_names), 0)
-            return SubjectFactors(nothing, nothing[..., None])
+            return SubjectFactors(nothing, nothing.new_zeros(len(nothing), 0, 0))
         return self.mechanism.subject_factors(rows)
 
     @checked
@@ -153,7 +158,7 @@ class Model(nn.Module, Artifact, ABC):
         """What, for every row, the earlier rows of its subject tell of its factor."""
         agree(self.schema, rows.schema)
         if not self.theta_width:
-            return SubjectFactors(rows.state[:, :0], rows.state[:, :0, None])
+            return SubjectFactors(rows.state[:, :0], rows.state.new_zeros(len(rows), 0, 0))
         return self.mechanism.factors_before(rows)
 
     def has_seen(self, rows: Transitions) -> bool:

@@ -25,12 +25,15 @@ from counterpoint.experiments.classic import COLUMNS as CLASSIC_COLUMNS
 from counterpoint.experiments.classic import Classic, quick_problems
 from counterpoint.experiments.executors import Auto, InProcess, Joblib, Ray, Report
 from counterpoint.experiments.grid import Grid
+from counterpoint.experiments.hd import HD, HD_PROTOCOL, hd_arms, quick_hd_arms
 from counterpoint.experiments.runner import Ran, run
 from counterpoint.experiments.sd import quick_sd, sd, sd_comparisons
 from counterpoint.experiments.summary import levels, write_summary
 from counterpoint.methods.behaviour import RANDOM_ACTION_SHARE
+from counterpoint.report.hd import means
+from counterpoint.tasks.cartpole import PLANETS
 
-Experiment = Literal["sd", "sd-nonrandom", "ablations", "search-ablations", "classic"]
+Experiment = Literal["sd", "sd-nonrandom", "hd", "hd-nonrandom", "ablations", "search-ablations", "classic"]
 Executors = (
     Annotated[Auto, tyro.conf.subcommand("auto", description="a process for every core, or all here with a GPU")]
     | Annotated[InProcess, tyro.conf.subcommand("in-process", description="all in this process")]
@@ -46,8 +49,8 @@ class Reproduce:
     """Run an experiment: the table of returns, statistics and figures. Started again, it goes on where it was."""
 
     experiment: tyro.conf.Positional[Experiment]
-    """sd (Figure 2a), sd-nonrandom (its twin in the appendix), ablations of CTRL_g and of the search inside its SCM,
-    classic (the search in Gymnasium's environments)."""
+    """sd (Figure 2a), hd (Figure 2b), sd-nonrandom and hd-nonrandom (their twins in the appendix), ablations of CTRL_g
+    and of the search inside its SCM, classic (the search in Gymnasium's environments)."""
     out: Path = Path("results")
     """Folder for <experiment>.csv, .md, .png and .settings.json; cells and checkpoints lie in <experiment>/."""
     quick: bool = False
@@ -70,6 +73,9 @@ class Reproduce:
     def execute(self) -> None:
         if self.experiment == "classic":
             self._classic()
+            return
+        if self.experiment in ("hd", "hd-nonrandom"):
+            self._hd()
             return
         grid = self.grid()
         say(f"{grid.name}: {len(grid.cells())} cells ({len(grid.arms)} methods × {len(grid.trials)} sizes × "
@@ -94,6 +100,28 @@ class Reproduce:
             behaviour = "random" if self.experiment == "sd" else "non-random"
             grid = (quick_sd if self.quick else sd)(behaviour, seeds, self.methods, pack_size)
         return self._logged(grid)
+
+    def _hd(self) -> None:
+        """Policies from a log of five gravities, judged on each."""
+        if self.trials or self.pack_size is not None:
+            raise CounterpointError("hd has neither --trials nor --pack-size; leave them out")
+        experiment = self.hd()
+        with watching_cells() as report:
+            rows = experiment.run(self.out, self.executor, self.device, report)
+        show([{k: row[k] for k in ("method", *PLANETS, "mean")} for row in means(rows)], "mean return on each planet")
+        say(f"every cell in {self.out / experiment.name}.csv, statistics in {self.out / experiment.name}.md")
+
+    def hd(self) -> HD:
+        """The experiment with five gravities that the options describe."""
+        seeds = self.seeds if self.seeds is not None else 3 if self.quick else 20
+        arms = (quick_hd_arms if self.quick else hd_arms)()
+        unknown = [name for name in self.methods if name not in arms]
+        if unknown:
+            raise CounterpointError(f"there is no method '{unknown[0]}'; choose from {', '.join(arms)}")
+        chosen = {name: arm for name, arm in arms.items() if not self.methods or name in self.methods}
+        behaviour = "random" if self.experiment == "hd" else "non-random"
+        protocol = replace(HD_PROTOCOL, random_action_share=self.random_action_share)
+        return HD(behaviour, chosen, seeds, protocol=protocol, suffix="-quick" if self.quick else "")
 
     def _classic(self) -> None:
         """Search in Gymnasium's environments, which are no grid of one task's trials."""

@@ -138,17 +138,17 @@ def logs(
     task: KnownSCM, behaviour: Behaviour, seeds: Sequence[int], protocol: Protocol = Protocol()
 ) -> dict[int, Transitions]:
     """The whole log of every seed, without the noise that made it."""
-    behaviours = _behaviours(task, behaviour, seeds, protocol.random_action_share)
+    own = behaviours(task, behaviour, seeds, protocol.random_action_share)
     tables = {
-        seed: simulate(task, behaviours[seed], protocol.logged_trials, protocol.steps, derive(seed, "data"))
-        for seed in seeds
+        seed: simulate(task, own[seed], protocol.logged_trials, protocol.steps, derive(seed, "data")) for seed in seeds
     }
     return {seed: replace(table, noise=table.noise[:, :0]) for seed, table in tables.items()}
 
 
-def _behaviours(
+def behaviours(
     task: KnownSCM, behaviour: Behaviour, seeds: Sequence[int], random_action_share: float
 ) -> dict[int, BehaviourPolicy]:
+    """Who logs, for each seed."""
     if behaviour == "random":
         return dict.fromkeys(seeds, random_policy(task))
     trained: dict[int, BehaviourPolicy] = {}

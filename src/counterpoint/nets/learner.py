@@ -1,5 +1,6 @@
 """What the training loop trains, and how one update follows another: plainly, or as a replayed CUDA graph."""
 
+import gc
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -93,8 +94,21 @@ class Replayed:
         self.inputs = {name: tensor.clone() for name, tensor in inputs.items()}
         torch.cuda.synchronize()
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        with _nothing_collected(), torch.cuda.graph(self.graph):
             self.outputs = self.function(self.inputs)
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """No garbage is collected inside the block: an older graph that goes while one is captured breaks the capture."""
+    gc.collect()
+    on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if on:
+            gc.enable()
 
 
 class Stepper:

@@ -150,7 +150,8 @@ class Learning:
                 tracker.see(last[k], action[k], state[k])
         found = [tracker.factors(state.shape[1]) for tracker in self.trackers]
         mean, covariance = (torch.stack(column).to(state) for column in zip(*found, strict=True))
-        chosen = self.act(state, mean, covariance)
+        knows = all(tracker.knows for tracker in self.trackers)
+        chosen = self.act(state, mean, covariance) if knows else self.act(state, mean, everybody=True)
         self.before = state.clone(), chosen
         return chosen
 
@@ -164,11 +165,13 @@ def _dispatch(policies: Sequence[PersonalPolicy]) -> Any:
     inner = kind.together([each for own in padded for each in own])  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
 
     @torch.no_grad()
-    def act(state: Tensor, theta: Tensor, covariance: Tensor | None = None) -> Tensor:
+    def act(state: Tensor, theta: Tensor, covariance: Tensor | None = None, everybody: bool = False) -> Tensor:
         k, n, _ = state.shape
         wide = state[:, None].expand(k, most, n, -1).flatten(0, 1)
         factors = theta[:, None].expand(k, most, n, -1).flatten(0, 1)
         said = inner(wide, factors).view(k, most, n, -1)
+        if everybody:
+            return said[:, -1]
         decides = torch.stack([_who(p, t, None if covariance is None else covariance[i], most)
                                for i, (p, t) in enumerate(zip(policies, theta, strict=True))])  # fmt: skip
         return said.gather(1, decides[:, None, :, None].expand(-1, -1, -1, said.shape[-1]))[:, 0]
@@ -182,8 +185,7 @@ def _who(policy: PersonalPolicy, theta: Float[Tensor, "n t"], covariance: Tensor
     if policy.groups is None or not theta.shape[1]:
         return everybody
     if covariance is None:
-        nearest = torch.cdist(theta, policy.groups.centre.to(theta)).argmin(1)
-        return nearest
+        return torch.cdist(theta, policy.groups.centre.to(theta)).argmin(1)
     chances = policy.groups.chances(SubjectFactors(theta.cpu(), covariance.cpu())).to(theta)
     sure, likeliest = chances.max(1)
     return torch.where(sure >= policy.recipe.sure, likeliest, everybody)

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from counterpoint.data.jobs import Padded
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import require
+from counterpoint.model import Tracker
 from counterpoint.nets.learner import Learner
 from counterpoint.nets.monotone import DiagonalGenerator, PaperGenerator
 from counterpoint.nets.optimizers import adam
@@ -67,6 +68,30 @@ class ConditionalEncoder(nn.Module):
         return context, self.net(torch.cat([context, y], -1))
 
 
+class WindowTracker(Tracker):
+    """The mean over the windows that a subject's record has so far; the population's factor before the first."""
+
+    def __init__(self, mechanism: "AdversarialMechanism", factor: WindowFactors) -> None:
+        self.mechanism, self.factor = mechanism, factor
+        self.recent: list[Tensor] = []
+        self.total: Tensor | None = None
+        self.windows = 0
+
+    @property
+    def knows(self) -> bool:
+        return self.windows > 0
+
+    def see(self, state: Tensor, action: Tensor, after: Tensor) -> None:
+        self.recent = [*self.recent, torch.cat([state, action], -1)][-self.factor.window :]
+        if len(self.recent) == self.factor.window:
+            found = self.factor(self.mechanism.standard_inputs(torch.stack(self.recent, 1)))[0]
+            self.total, self.windows = found if self.total is None else self.total + found, self.windows + 1
+
+    def factors(self, subjects: int) -> tuple[Tensor, Tensor]:
+        mean = self.factor.population[0].expand(subjects, -1) if self.total is None else self.total / self.windows
+        return mean, mean.new_zeros(*mean.shape, mean.shape[1])
+
+
 class AdversarialMechanism(StructuralMechanism):
     """A generator and an encoder in standard units; `inversion` abducts from the generator and not by the encoder.
 
@@ -109,6 +134,9 @@ class AdversarialMechanism(StructuralMechanism):
         inputs = inputs_of(windows)[None].to(self.context.mean.device)
         each = self.factor.in_pieces(self.standard_inputs(inputs))[0].to(home)
         return subject_means(each, windows.subject, rows.subject, self.factor.population[0].to(home))
+
+    def tracker(self) -> Tracker:
+        return super().tracker() if self.factor is None else WindowTracker(self, self.factor)
 
     def standard_inputs(self, windows: Float[Tensor, "k w length i"]) -> Float[Tensor, "k w length i"]:
         """Windows of (s, a) in the units of the context."""

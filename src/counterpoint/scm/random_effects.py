@@ -115,6 +115,10 @@ class EffectsTracker(Tracker):
         self.mechanism = mechanism
         self.sums: tuple[Tensor, Tensor] | None = None
 
+    @property
+    def knows(self) -> bool:
+        return self.sums is not None
+
     def see(self, state: Tensor, action: Tensor, after: Tensor) -> None:
         law, members = self.mechanism.law, self.mechanism.members
         told, before, following = (x.expand(members, -1, -1) for x in (context(state, action), state, after))

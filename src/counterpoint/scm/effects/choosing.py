@@ -14,7 +14,7 @@ from torch import Tensor
 
 from counterpoint.scm.effects.changes import CHANGES, Change, Layout
 from counterpoint.scm.effects.linear import fit
-from counterpoint.scm.effects.prepared import Table, prepare
+from counterpoint.scm.effects.prepared import Prepared, Table, prepare
 from counterpoint.seeding import generator
 
 FOLDS = 3
@@ -24,12 +24,12 @@ TRIED_FACTORS = 2
 """Factors with which the meaning of changes is chosen, where their number is not given."""
 
 
-def held_out_density(table: Table, layout: Layout, factors: int, seed: int) -> Float[Tensor, " n"]:
+def held_out_density(ready: Prepared, factors: int, seed: int) -> Float[Tensor, " n"]:
     """The log density of every subject's whole record, under a model fitted on the other folds."""
-    ready = prepare(table, layout, min(factors, 1))
-    fold = torch.randperm(table.subjects, generator=generator(seed, "folds")) % FOLDS
-    density = torch.full((table.subjects,), -torch.inf, dtype=torch.double)
-    for i in range(min(FOLDS, table.subjects)):
+    subjects = len(ready.sums.rows)
+    fold = torch.randperm(subjects, generator=generator(seed, "folds")) % FOLDS
+    density = torch.full((subjects,), -torch.inf, dtype=torch.double)
+    for i in range(FOLDS):
         density[fold == i] = fit(ready.sums[fold != i], factors).log_likelihood(ready.sums[fold == i])
     return density + ready.log_slope
 
@@ -51,13 +51,14 @@ def choose_changes(table: Table, layout: Layout, factors: int | None, seed: int)
     """What each column's change means, one column after another; ratios only where the column is always positive."""
     table = some_subjects(table, seed)
     tried = TRIED_FACTORS if factors is None else factors
-    best = held_out_density(table, layout, tried, seed) if _positive(table, layout) else None
+    found: dict[Layout, Float[Tensor, " n"]] = {}
     for column in _positive(table, layout):
         for change in CHANGES[1:]:
             other = replace(layout, changes=_with(layout.changes, column, change))
-            density = held_out_density(table, other, tried, seed)
-            if best is not None and better(best, density):
-                layout, best = other, density
+            for each in (layout, other):
+                if each not in found:
+                    found[each] = held_out_density(prepare(table, each, min(tried, 1)), tried, seed)
+            layout = other if better(found[layout], found[other]) else layout
     return layout
 
 
@@ -67,7 +68,7 @@ def choose_noise(table: Table, layout: Layout, factors: int | None, seed: int) -
     if table.subjects < FOLDS or not any(layout.additive):
         return layout
     tried = min(TRIED_FACTORS if factors is None else factors, 1)
-    simple, found = (held_out_density(table, each, tried, seed) for each in (layout, other))
+    simple, found = (held_out_density(prepare(table, each, tried), tried, seed) for each in (layout, other))
     return other if better(simple, found) else layout
 
 
@@ -76,9 +77,10 @@ def choose_factors(table: Table, layout: Layout, most: int, seed: int) -> int:
     table = some_subjects(table, seed)
     if table.subjects < FOLDS:
         return 0
-    best = held_out_density(table, layout, 0, seed)
+    ready = prepare(table, layout, 1)
+    best = held_out_density(ready, 0, seed)
     for factors in range(1, most + 1):
-        density = held_out_density(table, layout, factors, seed)
+        density = held_out_density(ready, factors, seed)
         if not better(best, density):
             return factors - 1
         best = density

@@ -1,0 +1,285 @@
+"""The paper's HD experiment: five gravities in one log, and policies judged on each planet (Figure 2b and its twin).
+
+A row is (method, behaviour, planet, seed, return_selected, return_last, return_in_model, seconds). All seeds of a
+method are learned in one stack; every finished cell is a file of its own, so a killed run goes on. A personal policy begins
+every episode with a pole it knows nothing of, and learns about its gravity from step to step.
+"""
+
+import json
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from counterpoint.artifacts import device_of, encode, read_tensors, recipe_hash, write_tensors, write_text
+from counterpoint.data.jobs import Job
+from counterpoint.data.transitions import Transitions
+from counterpoint.errors import CounterpointError, require
+from counterpoint.evaluation.true_return import evaluate_many
+from counterpoint.experiments.executors import Executor, Failure, Report, silent
+from counterpoint.experiments.grid import Behaviour, Protocol, behaviour_recipe, behaviours, code_version
+from counterpoint.experiments.runner import LOGGED
+from counterpoint.methods.arms import CTRL_G, QUICK_SEARCH, SEARCH, beyond_arms, paper_arms, quick_arms
+from counterpoint.methods.general import LEARNER, General
+from counterpoint.methods.personal import Personal
+from counterpoint.nets.training import Monitor
+from counterpoint.policies.base import Learned, Policy, PolicyLearner
+from counterpoint.policies.search import Search
+from counterpoint.report.hd import hd_figure, hd_page
+from counterpoint.report.results import provenance, write_csv, write_json
+from counterpoint.scm.bicogan import BiCoGAN
+from counterpoint.scm.groups import KMeansGroups, MixtureGroups
+from counterpoint.scm.lstm_factor import LSTMFactor
+from counterpoint.scm.random_effects import RandomEffects
+from counterpoint.seeding import derive, generator
+from counterpoint.settings import Count, Positive, check_settings
+from counterpoint.simulation.trials import simulate_population
+from counterpoint.tasks.cartpole import PLANETS, CartPole
+
+COLUMNS = (
+    "method", "behaviour", "planet", "seed", "return_selected", "return_last", "return_in_model", "seconds",
+)  # fmt: skip
+TASKS = {planet: CartPole(gravity=gravity) for planet, gravity in PLANETS.items()}
+HD_PROTOCOL = Protocol(logged_trials=50)
+"""Trials of each planet in a log, and how policies are judged."""
+Split = Literal["nobody", "planets", "chance"]
+
+
+@dataclass(frozen=True)
+class HDArm:
+    """What a method's name stands for."""
+
+    learner: PolicyLearner
+    split: Split = "nobody"
+    """Who is told apart before anything is learned: nobody, subjects of different planets (an upper bound), or as many
+    groups drawn by chance (a control); a policy is then learned for each."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+def hd_arms() -> dict[str, HDArm]:
+    """Every method of Figure 2b, CTRL_p in the paper's way and in three others, an upper bound and a control."""
+    paper = paper_arms()
+    effects, count = RandomEffects(), len(PLANETS)
+    one_step = General(effects, learner=LEARNER, sees_factor=False)
+    lstm = General(BiCoGAN(factor=LSTMFactor()), learner=LEARNER, sees_factor=False)
+    search = Search(effects, sees_factor=False)
+    return {
+        **{name: HDArm(paper[name]) for name in ("D3QN", "BCQ", "STEVE", CTRL_G)},
+        "CTRL_p, paper": HDArm(Personal(lstm, KMeansGroups(count), centroids=True)),
+        "CTRL_p, D3QN": HDArm(Personal(one_step, MixtureGroups(count), centroids=True)),
+        SEARCH: HDArm(beyond_arms()[SEARCH]),
+        "one policy, robust over θ": HDArm(search),
+        "CTRL_p + search, told θ": HDArm(Personal(replace(search, sees_factor=True), None)),
+        "CTRL_p + search": HDArm(Personal(search, MixtureGroups(count))),
+        "known gravity": HDArm(Search(), "planets"),
+        "random groups": HDArm(Search(), "chance"),
+        "PETS": HDArm(paper["PETS"]),
+    }
+
+
+def quick_hd_arms() -> dict[str, HDArm]:
+    """A few methods with small networks and short searches: minutes on two cores."""
+    quick, effects = quick_arms(), RandomEffects(ensemble=2)
+    search = replace(QUICK_SEARCH, model=effects, sees_factor=False)
+    return {
+        "D3QN": HDArm(quick["D3QN"]),
+        SEARCH: HDArm(quick[SEARCH]),
+        "one policy, robust over θ": HDArm(search),
+        "CTRL_p + search": HDArm(Personal(search, MixtureGroups(len(PLANETS)))),
+    }
+
+
+@dataclass(frozen=True)
+class Pack:
+    """All seeds of one method, learned in one stack."""
+
+    method: str
+    arm: HDArm
+    behaviour: Behaviour
+    seeds: tuple[int, ...]
+    protocol: Protocol
+
+    def key(self, seed: int) -> str:
+        """What defines one seed's cell, the code included."""
+        logged = behaviour_recipe(self.behaviour, self.protocol)
+        return recipe_hash(code_version(), self.arm, logged, replace(self.protocol, random_action_share=0.0), seed)
+
+    @property
+    def name(self) -> str:
+        return recipe_hash([self.key(seed) for seed in self.seeds])
+
+
+@dataclass(frozen=True)
+class HD:
+    """What to run."""
+
+    behaviour: Behaviour = "random"
+    """Who logged."""
+    arms: Mapping[str, HDArm] = field(default_factory=hd_arms)
+    """Methods, by the name they have in the table."""
+    seeds: Positive = 20
+    """Data sets and training seeds."""
+    first_seed: Count = 0
+    """The first of them."""
+    protocol: Protocol = HD_PROTOCOL
+    """Trials of each planet, and how policies are judged."""
+    suffix: str = ""
+    """What the files' names end with."""
+
+    def __post_init__(self) -> None:
+        require(self.seeds > 1, f"{self.seeds} seeds give no interval; set --seeds to 2 or more")
+
+    @property
+    def name(self) -> str:
+        return ("hd" if self.behaviour == "random" else "hd-nonrandom") + self.suffix
+
+    def packs(self) -> list[Pack]:
+        seeds = tuple(range(self.first_seed, self.first_seed + self.seeds))
+        return [Pack(name, arm, self.behaviour, seeds, self.protocol) for name, arm in self.arms.items()]
+
+    def run(self, out: Path, executor: Executor, device: str = "cpu", report: Report = silent) -> list[dict[str, Any]]:
+        """Run what is not done yet; write `<name>.csv`, `.md`, `.settings.json` and `.png`."""
+        packs, folder = self.packs(), out / self.name
+        left = [pack for pack in packs[::-1] if any(_read(folder, pack, seed) is None for seed in pack.seeds)]
+        total, done = self.seeds * len(packs), self.seeds * (len(packs) - len(left))
+        report("cells", done, total)
+        logs = kept_logs(self, folder / "logs") if left else {}
+        work = partial(learn, logs=logs, checkpoints=folder.resolve() / "checkpoints", device=device)
+        failures: list[str] = []
+        for index, outcome in executor.run(work, left, report):
+            if isinstance(outcome, Failure):
+                failures.append(f"{left[index].method}: {outcome.reason}")
+            else:
+                _keep(folder, left[index], outcome)
+            done += self.seeds
+            report("cells", done, total)
+        rows = self._write(out)
+        if failures:
+            raise CounterpointError(f"{len(failures)} of {len(packs)} packs failed ({'; '.join(failures)})")
+        return rows
+
+    def _write(self, out: Path) -> list[dict[str, Any]]:
+        """The files of a run from its cells."""
+        cells = [_read(out / self.name, pack, seed) for pack in self.packs() for seed in pack.seeds]
+        rows = [{column: row[column] for column in COLUMNS} for cell in cells for row in cell or ()]
+        write_csv(rows, out / f"{self.name}.csv", COLUMNS)
+        settings = {"arms": {name: encode(arm) for name, arm in self.arms.items()}, "protocol": encode(self.protocol)}
+        settings |= {"behaviour": self.behaviour, "seeds": self.seeds, "first_seed": self.first_seed}
+        write_json({**settings, **provenance()}, out / f"{self.name}.settings.json")
+        if rows:
+            hd_figure(rows, self.behaviour, out / f"{self.name}.png")
+            write_text(out / f"{self.name}.md", hd_page(rows, self.behaviour, self.name))
+        return rows
+
+
+def log(seed: int, behaviour: Behaviour, protocol: Protocol, own: Mapping[str, Any]) -> Transitions:
+    """One seed's log: all planets, without the noise that made it."""
+    places = {task.gravity: planet for planet, task in TASKS.items()}
+    rows = simulate_population(
+        list(TASKS.values()),
+        lambda task: own[places[task.gravity]],  # pyright: ignore[reportAttributeAccessIssue]
+        protocol.logged_trials,
+        protocol.steps,
+        derive(seed, "data"),
+    )
+    return replace(rows, noise=rows.noise[:, :0])
+
+
+def kept_logs(experiment: HD, folder: Path) -> dict[int, Transitions]:
+    """Every seed's log, from the folder where it has them."""
+    protocol, behaviour = experiment.protocol, experiment.behaviour
+    seeds = range(experiment.first_seed, experiment.first_seed + experiment.seeds)
+    made_by = behaviour_recipe(behaviour, protocol), protocol.logged_trials, protocol.steps
+    paths = {seed: folder / f"{recipe_hash(code_version(), *made_by, seed)}.safetensors" for seed in seeds}
+    missing = [seed for seed, path in paths.items() if not path.exists()]
+    share = protocol.random_action_share
+    who = {planet: behaviours(task, behaviour, missing, share) for planet, task in TASKS.items()} if missing else {}
+    for seed in missing:
+        rows = log(seed, behaviour, protocol, {planet: own[seed] for planet, own in who.items()})
+        write_tensors(paths[seed], {name: getattr(rows, name) for name in LOGGED}, {})
+    return {seed: _read_log(path) for seed, path in paths.items()}
+
+
+def _read_log(path: Path) -> Transitions:
+    task = next(iter(TASKS.values()))
+    columns: dict[str, Any] = {**read_tensors(path)[0], "schema": task.schema, "outcome_names": task.outcome_names}
+    return Transitions.logged(**columns)
+
+
+def learn(
+    pack: Pack, report: Report, logs: Mapping[int, Transitions], checkpoints: Path, device: str
+) -> list[list[dict[str, Any]]]:
+    """For every seed of a pack a row for every planet, all learned side by side."""
+    begun = time.perf_counter()
+    jobs = [Job(logs[seed], derive(seed, "training")) for seed in pack.seeds]
+    parts = [_split(job, pack.arm.split, pack.protocol.logged_trials) for job in jobs]
+    monitor = Monitor(checkpoints / f"{pack.name}-{device_of(device).type}", True, report, save_seconds=60.0)
+    flat = [job for own in parts for job in own]
+    learned = pack.arm.learner.fit_many(flat, next(iter(TASKS.values())), monitor.stage("hd"), device)
+    report("evaluation", 0, 1)
+    each = len(parts[0])
+    by_seed = [learned[i * each : (i + 1) * each] for i in range(len(jobs))]
+    judged = [_judge([own[i % each] for own in by_seed], task, pack) for i, task in enumerate(TASKS.values())]
+    seconds = (time.perf_counter() - begun) / len(jobs)
+    return [
+        [
+            {"method": pack.method, "behaviour": pack.behaviour, "planet": planet, "seed": seed,
+             **judged[i][place], "seconds": seconds}
+            for i, planet in enumerate(TASKS)
+        ]
+        for place, seed in enumerate(pack.seeds)
+    ]  # fmt: skip
+
+
+def _split(job: Job, split: Split, trials: int) -> list[Job]:
+    """The job whole, or one for each planet, or for as many groups drawn by chance."""
+    if split == "nobody":
+        return [job]
+    subjects = len(TASKS) * trials
+    own = torch.arange(subjects) // trials
+    if split == "chance":
+        own = own[torch.randperm(subjects, generator=generator(job.seed, "random groups"))]
+    member = own[job.data.subject]
+    return [replace(job[member == group], seed=derive(job.seed, split, group)) for group in range(len(TASKS))]
+
+
+def _judge(learned: Sequence[Learned], task: CartPole, pack: Pack) -> list[dict[str, float | None]]:
+    """Both ends of every seed's training on one planet."""
+
+    def returns(policies: Sequence[Policy]) -> list[float]:
+        trials, seed = pack.protocol.evaluation_trials, pack.protocol.evaluation_seed
+        return evaluate_many(policies, task.at_evaluation(), trials, seed).mean(1).tolist()
+
+    selected = returns([each.selected for each in learned])
+    same = all(each.selected is each.last for each in learned)
+    last = selected if same else returns([each.last for each in learned])
+    inside = [getattr(each.selected, "return_in_model", None) for each in learned]
+    return [
+        {"return_selected": s, "return_last": t, "return_in_model": m}
+        for s, t, m in zip(selected, last, inside, strict=True)
+    ]
+
+
+def _read(folder: Path, pack: Pack, seed: int) -> list[dict[str, Any]] | None:
+    """What a finished cell left behind; None where there is nothing whole."""
+    try:
+        rows = json.loads((folder / "cells" / f"{pack.key(seed)}.json").read_text())
+    except (OSError, ValueError):
+        return None
+    whole = isinstance(rows, list) and all(isinstance(row, dict) and row.keys() >= set(COLUMNS) for row in rows)
+    return [{**row, "method": pack.method} for row in rows] if whole else None
+
+
+def _keep(folder: Path, pack: Pack, rows: Sequence[Sequence[Mapping[str, Any]]]) -> None:
+    """Each cell into its own file, whole or absent; then the checkpoints have served."""
+    for seed, own in zip(pack.seeds, rows, strict=True):
+        write_text(folder / "cells" / f"{pack.key(seed)}.json", json.dumps(own))
+    for checkpoints in (folder / "checkpoints").glob(f"{pack.name}-*"):
+        shutil.rmtree(checkpoints, ignore_errors=True)
