@@ -1,8 +1,8 @@
 """The paper's HD experiment: five gravities in one log, and policies judged on each planet (Figure 2b and its twin).
 
 A row is (method, behaviour, planet, seed, return_selected, return_last, return_in_model, seconds). All seeds of a
-method are learned in one stack; every finished cell is a file of its own, so a killed run goes on. A personal policy begins
-every episode with a pole it knows nothing of, and learns about its gravity from step to step.
+method are learned in one stack; every finished cell is a file of its own, so a killed run goes on. A personal policy
+begins every episode with a pole it knows nothing of, and learns about its gravity from step to step.
 """
 
 import json
