@@ -11,6 +11,7 @@ from counterpoint.commands.reproduce import Executors, watching_cells
 from counterpoint.errors import CounterpointError
 from counterpoint.experiments.counterfactuals import Counterfactuals
 from counterpoint.experiments.executors import Auto
+from counterpoint.experiments.groups import GroupAccuracy
 from counterpoint.experiments.tumour import TumourBenchmark, forecasters, quick
 
 
@@ -70,13 +71,31 @@ class BenchTumour:
 
 
 @dataclass(frozen=True)
+class BenchGroups:
+    """Name gravities by groups of subjects' factors, beside the best that can be. Writes groups.csv, .md and .png."""
+
+    out: Path = Path("results")
+    """Folder for the results; started again, it goes on where it was."""
+    seeds: int = 10
+    """Logs."""
+    executor: tyro.conf.OmitArgPrefixes[Executors] = Auto()
+    """Where the work is done; the numbers do not depend on it."""
+
+    def execute(self) -> None:
+        with watching_cells() as report:
+            rows = GroupAccuracy(seeds=self.seeds).run(self.out, self.executor, report)
+        say(f"{len(rows)} rows in {self.out / 'groups.csv'}, a table in {self.out / 'groups.md'}")
+
+
+@dataclass(frozen=True)
 class Bench:
-    """Models against the truth: counterfactuals of known SCMs, or the growth of tumours under planned treatments."""
+    """Models against the truth: counterfactuals of known SCMs, tumours under planned treatment, subjects told apart."""
 
     what: tyro.conf.OmitArgPrefixes[
         tyro.conf.OmitSubcommandPrefixes[
             Annotated[BenchCounterfactuals, tyro.conf.subcommand("counterfactuals")]
             | Annotated[BenchTumour, tyro.conf.subcommand("tumour")]
+            | Annotated[BenchGroups, tyro.conf.subcommand("groups")]
         ]
     ]
     """The benchmark."""
