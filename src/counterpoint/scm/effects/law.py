@@ -91,9 +91,10 @@ class EffectsLaw(nn.Module):
         line = torch.cat([torch.ones_like(x[..., :1]), x], -1)
         d, bends = self.size, self.net(x)
         mean = line @ self.mean + bends[..., :d]
-        effect = (line @ self.effect).unflatten(-1, (d, self.factors))
+        turned = (self.effect.unflatten(-1, (d, self.factors)) @ self.rotation[:, None]).flatten(-2)
+        effect = (line @ turned).unflatten(-1, (d, self.factors))
         deviation = bounded_log_scale(bends[..., d:]).exp()
-        return Step(mean, effect @ self.rotation[:, None], deviation, self._root(mean, state))
+        return Step(mean, effect, deviation, self._root(mean, state))
 
     def _root(self, mean: Tensor, state: Tensor) -> Float[Tensor, "k _ d d"]:
         root = (self.corner.tril(-1) + self.corner.diagonal(0, 1, 2).exp().diag_embed())[:, None]
@@ -107,13 +108,17 @@ class EffectsLaw(nn.Module):
         self, step: Step, theta: Float[Tensor, "k n r"], noise: Float[Tensor, "k n d"]
     ) -> Float[Tensor, "k n d"]:
         """y for a subject and its noise."""
-        centre = step.mean + (step.effect @ theta[..., None])[..., 0]
-        return (centre + step.deviation * (step.root @ noise[..., None])[..., 0]) * self.unit
+        alike = step.root.shape[1] == 1
+        drawn = noise @ step.root[:, 0].mT if alike else (step.root @ noise[..., None])[..., 0]
+        return (self._centre(step, theta) + step.deviation * drawn) * self.unit
+
+    def _centre(self, step: Step, theta: Float[Tensor, "k n r"]) -> Float[Tensor, "k n d"]:
+        """The mean of y for a subject, by sums: a product of tiny matrices a row is slow."""
+        return step.mean + (step.effect * theta[..., None, :]).sum(-1) if self.factors else step.mean
 
     def noise(self, step: Step, theta: Float[Tensor, "k n r"], y: Float[Tensor, "k n d"]) -> Float[Tensor, "k n d"]:
         """The noise behind y."""
-        centre = step.mean + (step.effect @ theta[..., None])[..., 0]
-        rest = (y / self.unit - centre) / step.deviation
+        rest = (y / self.unit - self._centre(step, theta)) / step.deviation
         return torch.linalg.solve_triangular(step.root, rest[..., None], upper=False)[..., 0]
 
     def evidence(self, step: Step, y: Float[Tensor, "k n d"]) -> Evidence:
