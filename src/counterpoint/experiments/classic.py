@@ -34,7 +34,7 @@ from counterpoint.policies.evolution import CrossEntropy
 from counterpoint.policies.rules import OrderedDose, ScoredActions
 from counterpoint.policies.search import Search, SearchedPolicy
 from counterpoint.report.figures import returns_by_environment
-from counterpoint.report.results import Row, provenance, read_csv, write_csv, write_json
+from counterpoint.report.results import Row, provenance, ran_on, read_csv, where, write_csv, write_json
 from counterpoint.scm.density import DensitySCM
 from counterpoint.seeding import derive
 from counterpoint.settings import Count, Positive, Widths, check_settings
@@ -167,11 +167,14 @@ class Classic:
         for index, outcome in executor.run(work, left, report):
             if isinstance(outcome, Failure):
                 failures.append(f"{left[index].environment}: {outcome.reason}")
+                write_text(out / f"{self.name}.failures.txt", "\n".join(failures))
             else:
                 _keep(folder, left[index], outcome)
             done += self.seeds
             report("cells", done, total)
         rows = self._write(out)
+        if not failures:
+            (out / f"{self.name}.failures.txt").unlink(missing_ok=True)
         if failures:
             raise CounterpointError(f"{len(failures)} of {len(packs)} packs failed ({'; '.join(failures)})")
         return rows
@@ -181,8 +184,9 @@ class Classic:
         found = [_read(out / self.name, pack, seed) for pack in self.packs() for seed in pack.seeds]
         rows = [{column: row[column] for column in COLUMNS} for row in found if row is not None]
         write_csv(rows, out / f"{self.name}.csv", COLUMNS)
-        settings = {"problems": {name: encode(problem) for name, problem in self.problems.items()}}
+        settings: dict[str, Any] = {"problems": {name: encode(each) for name, each in self.problems.items()}}
         settings |= {"seeds": self.seeds, "first_seed": self.first_seed, "episodes": self.episodes}
+        settings["ran_on"] = ran_on(row for row in found if row is not None)
         write_json({**settings, **provenance()}, out / f"{self.name}.settings.json")
         if rows:
             returns_by_environment([*rows, *_peers(out, self.problems)], out / f"{self.name}.png")
@@ -203,7 +207,7 @@ def learn(pack: Pack, report: Report, checkpoints: Path, device: str) -> list[di
     seconds = (time.perf_counter() - begun) / len(jobs)
     return [
         {"method": pack.method, "environment": pack.environment, "rows": pack.rows, "seed": seed,
-         "return_true": float(own.mean()), "return_in_model": _in_model(policy), "seconds": seconds}
+         "return_true": float(own.mean()), "return_in_model": _in_model(policy), "seconds": seconds, **where()}
         for seed, policy, own in zip(pack.seeds, found, true, strict=True)
     ]  # fmt: skip
 

@@ -31,7 +31,7 @@ from counterpoint.nets.training import Monitor
 from counterpoint.policies.base import Learned, Policy, PolicyLearner
 from counterpoint.policies.search import Search
 from counterpoint.report.hd import hd_figure, hd_page
-from counterpoint.report.results import provenance, write_csv, write_json
+from counterpoint.report.results import provenance, ran_on, where, write_csv, write_json
 from counterpoint.scm.bicogan import BiCoGAN
 from counterpoint.scm.groups import KMeansGroups, MixtureGroups
 from counterpoint.scm.lstm_factor import LSTMFactor
@@ -156,11 +156,14 @@ class HD:
         for index, outcome in executor.run(work, left, report):
             if isinstance(outcome, Failure):
                 failures.append(f"{left[index].method}: {outcome.reason}")
+                write_text(out / f"{self.name}.failures.txt", "\n".join(failures))
             else:
                 _keep(folder, left[index], outcome)
             done += self.seeds
             report("cells", done, total)
         rows = self._write(out)
+        if not failures:
+            (out / f"{self.name}.failures.txt").unlink(missing_ok=True)
         if failures:
             raise CounterpointError(f"{len(failures)} of {len(packs)} packs failed ({'; '.join(failures)})")
         return rows
@@ -172,6 +175,7 @@ class HD:
         write_csv(rows, out / f"{self.name}.csv", COLUMNS)
         settings = {"arms": {name: encode(arm) for name, arm in self.arms.items()}, "protocol": encode(self.protocol)}
         settings |= {"behaviour": self.behaviour, "seeds": self.seeds, "first_seed": self.first_seed}
+        settings["ran_on"] = ran_on(row for cell in cells for row in (cell or ())[:1])
         write_json({**settings, **provenance()}, out / f"{self.name}.settings.json")
         if rows:
             hd_figure(rows, self.behaviour, out / f"{self.name}.png")
@@ -231,7 +235,7 @@ def learn(
     return [
         [
             {"method": pack.method, "behaviour": pack.behaviour, "planet": planet, "seed": seed,
-             **judged[i][place], "seconds": seconds}
+             **judged[i][place], "seconds": seconds, **where()}
             for i, planet in enumerate(TASKS)
         ]
         for place, seed in enumerate(pack.seeds)

@@ -9,7 +9,6 @@ import gc
 import json
 import shutil
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -35,7 +34,7 @@ from counterpoint.experiments.grid import (
 )
 from counterpoint.nets.training import Monitor
 from counterpoint.policies.base import Learned, Policy
-from counterpoint.report.results import provenance, write_csv, write_json
+from counterpoint.report.results import provenance, ran_on, where, write_csv, write_json
 from counterpoint.seeding import derive
 from counterpoint.simulation.trials import trial_subset
 from counterpoint.tasks.base import KnownSCM
@@ -125,11 +124,9 @@ def fit_pack(order: Order, report: Report, checkpoints: Path, device: str, save_
     last = selected if same else _returns([each.last for each in learned], arm.task, cells[0].protocol)
     gc.collect()
     seconds = (time.perf_counter() - begun) / len(cells)
-    record = provenance()
-    where = {name: record[name] for name in ("commit", "device")}
     inside = [getattr(each.selected, "return_in_model", None) for each in learned]
     told = zip(selected, last, inside, strict=True)
-    return [{"selected": s, "last": t, "in_model": m, "seconds": seconds, **where} for s, t, m in told]
+    return [{"selected": s, "last": t, "in_model": m, "seconds": seconds, **where()} for s, t, m in told]
 
 
 def read_cell(folder: Path, cell: Cell) -> dict[str, Any] | None:
@@ -215,8 +212,7 @@ def _assemble(grid: Grid, out: Path, failed: list[FailedCell], how: Mapping[str,
     write_csv(rows, out / f"{grid.name}.csv", COLUMNS)
     settings = {name: encode(getattr(grid, name)) for name in ("name", "behaviour", "trials", "seeds", "pack_size")}
     settings |= {"protocol": encode(grid.protocol), "arms": {name: encode(arm) for name, arm in grid.arms.items()}}
-    ran_on = Counter((result.get("commit"), result.get("device")) for _, result in results)
-    settings["ran_on"] = [{"commit": c, "device": d, "cells": count} for (c, d), count in ran_on.items()]
+    settings["ran_on"] = ran_on(result for _, result in results)
     write_json({**settings, **provenance(), "last_call": dict(how)}, out / f"{grid.name}.settings.json")
     failures = out / f"{grid.name}.failures.csv"
     failures.unlink(missing_ok=True)

@@ -7,7 +7,8 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,18 @@ def provenance() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         **hardware(),
     }
+
+
+def where() -> dict[str, Any]:
+    """The code and the machine that make a cell's numbers, to be kept with them."""
+    record = provenance()
+    return {name: record[name] for name in ("commit", "device")}
+
+
+def ran_on(cells: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """How many cells each code and machine made."""
+    found = Counter((cell.get("commit"), cell.get("device")) for cell in cells)
+    return [{"commit": commit, "device": device, "cells": count} for (commit, device), count in found.items()]
 
 
 def _is_number(value: Any) -> bool:
