@@ -8,6 +8,7 @@ import torch
 
 import counterpoint as cp
 from counterpoint.data.jobs import Job, fitting_table
+from counterpoint.data.spaces import constant
 from counterpoint.simulation.models import ModelSimulator
 from counterpoint.simulation.rollout import Rollout
 from recipes import BRIEF, Pays
@@ -116,6 +117,123 @@ def test_every_imagined_row_is_as_declared(recipe: cp.DensitySCM) -> None:
     bare = replace(rows, schema=replace(rows.schema, knowledge=cp.Knowledge()))
     free = recipe.fit(bare).sample(state, action, random)
     assert (free[:, :2].norm(dim=1) - 1).abs().max() > 0.05
+
+
+LAGGED = cp.Knowledge(carried=(("d1", "dose"), ("d2", "d1"), ("before", "x")))
+
+
+def dosed() -> cp.Transitions:
+    """Two episodes of a subject, with a gap in the second."""
+    random = torch.Generator().manual_seed(0)
+    step = torch.tensor([0, 1, 2, 3, 0, 1, 3, 4])
+    state, dose, after = (torch.rand(8, 1, generator=random) for _ in range(3))
+    flags = torch.zeros(8, dtype=torch.bool)
+    return cp.Transitions.logged(
+        state=state, action=dose, reward=torch.zeros(8), next_state=after, terminated=flags, truncated=flags,
+        subject=torch.zeros(8, dtype=torch.long), episode=torch.arange(8) // 4, step=step,
+        schema=cp.Schema.of(["x"], cp.Box((0.0,), (1.0,)), ["dose"]),
+    )  # fmt: skip
+
+
+def test_carried_columns_hold_what_their_sources_were() -> None:
+    """All at once: what one column hands on is what it held before."""
+    schema = cp.Schema.of(["d2", "x", "d1", "before"], cp.Box((0.0,), (1.0,)), ["dose"], knowledge=LAGGED)
+    state, action = torch.tensor([[1.0, 2.0, 3.0, 4.0]]), torch.tensor([[0.5]])
+    after = torch.tensor([[9.0, 7.0, 9.0, 9.0]])
+    assert schema.held(after, state, action).tolist() == [[3.0, 7.0, 0.5, 2.0]]
+    assert after.tolist() == [[9.0, 7.0, 9.0, 9.0]]
+    assert schema.told == (0, 2, 3)
+    wide = schema.held(after.expand(2, 3, -1), state.expand(2, 3, -1), action.expand(2, 3, -1))
+    assert torch.equal(wide, torch.tensor([3.0, 7.0, 0.5, 2.0]).expand(2, 3, 4))
+    bounded = replace(schema, knowledge=replace(LAGGED, bounds=(("d1", 0.0, 0.4),)))
+    assert bounded.held(after, state, action).tolist() == [[3.0, 7.0, pytest.approx(0.4), 2.0]]
+
+
+def test_a_column_is_static_or_carried_or_foretold() -> None:
+    columns = (cp.Column("age", static=True), cp.Column("x"), cp.Column("d1"))
+    schema = cp.Schema(columns, cp.Box((0.0,), (1.0,)), ("dose",), knowledge=cp.Knowledge(carried=(("d1", "dose"),)))
+    assert schema.told == (0, 2)
+    assert schema.static == (0,)
+
+
+@pytest.mark.parametrize(
+    ("carried", "said"),
+    [
+        ((("z", "dose"),), "'z' is declared as carried and is not a state column"),
+        ((("y", "z"),), "'y' is carried from 'z', which is not a column"),
+        ((("y", "x"),), "'y' is carried from 'x', a state and an action column"),
+        ((("y", "dose"), ("y", "y")), "'y' is carried from two columns"),
+    ],
+)
+def test_columns_are_carried_from_one_column_that_is_there(carried: tuple[tuple[str, str], ...], said: str) -> None:
+    box = cp.Box((0.0, 0.0), (1.0, 1.0))
+    with pytest.raises(cp.CounterpointError, match=said):
+        cp.Schema.of(["x", "y"], box, ["dose", "x"], knowledge=cp.Knowledge(carried=carried))
+
+
+def test_lags_are_carried_from_step_to_step() -> None:
+    rows = cp.with_lags(dosed(), 2)
+    assert rows.state_names == ("x", "dose_1_ago", "dose_2_ago")
+    assert rows.schema.knowledge.carried == (("dose_1_ago", "dose"), ("dose_2_ago", "dose_1_ago"))
+    dose, none = dosed().action[:, 0], torch.zeros(())
+    one = [none, dose[0], dose[1], dose[2], none, dose[4], none, dose[6]]
+    two = [none, none, dose[0], dose[1], none, none, dose[5], none]
+    assert torch.equal(rows.state[:, 1:], torch.stack([torch.stack(one), torch.stack(two)], 1))
+    held = rows.schema.held(torch.full_like(rows.state, 9.0), rows.state, rows.action)
+    assert torch.equal(held[:, 1:], rows.next_state[:, 1:])
+    rows.schema.check_rows(rows.state, rows.action, rows.next_state)
+    shuffle = torch.randperm(8, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(cp.with_lags(dosed()[shuffle], 2).state, rows.state[shuffle])
+
+
+def test_lags_of_what_was_imagined_or_lagged_before_are_refused() -> None:
+    rows = dosed()
+    with pytest.raises(cp.CounterpointError, match="lags are of logged rows"):
+        cp.with_lags(replace(rows, imagined=torch.ones(8, dtype=torch.bool)), 1)
+    with pytest.raises(cp.CounterpointError, match="named 'dose_1_ago'"):
+        cp.with_lags(cp.with_lags(rows, 1), 1)
+    twin = replace(rows, schema=cp.Schema.of(["dose"], rows.actions, ["dose"]))
+    with pytest.raises(cp.CounterpointError, match="a state and an action column; rename one"):
+        cp.with_lags(twin, 1)
+
+
+def test_a_table_whose_carried_columns_are_not_so_is_refused() -> None:
+    table = ward().sort_values(["id", "hour"])
+    table["last"] = table.groupby("id")["lactate"].shift(1, fill_value=0.0)
+    told = {"subject": "id", "time": "hour", "state": ["lactate", "last"], "action": "dose", "reward": "r"}
+    told |= {"done": "died", "last": "truncate", "actions": cp.Bins()}
+    known = cp.Knowledge(carried=(("last", "lactate"),))
+    rows = cp.from_dataframe(table, **told, knowledge=known)  # pyright: ignore[reportArgumentType]
+    assert rows.schema.told == (1,)
+    wrong = cp.Knowledge(carried=(("lactate", "last"),))
+    with pytest.raises(cp.CounterpointError, match="column 'lactate' is not what 'last' was one step before in"):
+        cp.from_dataframe(table, **told, knowledge=wrong)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("recipe", BRIEF_MODELS)
+def test_no_model_foretells_what_is_carried(recipe: cp.DensitySCM) -> None:
+    rows = cp.with_lags(turning(), 1)
+    model = recipe.fit(rows)
+    other = 1 - rows.action
+    simulator = ModelSimulator([model])
+    luck = simulator.fresh(len(rows), 0)(0)
+    random = torch.Generator().manual_seed(1)
+    answers = [
+        model.sample(rows.state, other, random),
+        model.imagine(rows, other[:, None], random)[:, 0],
+        simulator.step(rows.state[None], other[None], luck, torch.zeros(1, len(rows), 0))[0],
+    ]
+    for answer in answers:
+        assert torch.equal(answer[:, 3:], other)
+
+
+def test_constants_are_kept_apart_by_their_kind() -> None:
+    """(0, 1), (0.0, 1.0) and (False, True) are equal, and not the same tensor."""
+    cpu = torch.device("cpu")
+    kinds = [constant(values, cpu).dtype for values in ((0, 1), (0.0, 1.0), (False, True), (0, 1))]
+    assert kinds == [torch.int64, torch.float32, torch.bool, torch.int64]
+    assert constant((0.0, 1.0), cpu) is constant((0.0, 1.0), cpu)
+    assert cp.Discrete(((3,), (4,))).table().dtype == cp.Discrete.of([3, 4]).table().dtype == torch.float32
 
 
 def test_a_mirror_shows_a_fit_every_row_twice() -> None:

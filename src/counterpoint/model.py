@@ -33,6 +33,15 @@ class SubjectFactors:
     mean: Float[Tensor, "n t"]
     covariance: Float[Tensor, "n t t"]
 
+    @classmethod
+    def prior(cls, count: int, width: int, device: torch.device | str = "cpu") -> "SubjectFactors":
+        """Of subjects without a record: N(0, I)."""
+        one = torch.eye(width, device=device)
+        return cls(one.new_zeros(count, width), one.expand(count, -1, -1))
+
+    def __getitem__(self, subjects: slice | Tensor) -> "SubjectFactors":
+        return SubjectFactors(self.mean[subjects], self.covariance[subjects])
+
     def draw(self, random: torch.Generator) -> Float[Tensor, "n t"]:
         """One factor of each, as likely as the data leave it."""
         root = torch.linalg.cholesky_ex(self.covariance.double())[0].to(self.mean)
@@ -53,8 +62,8 @@ class Tracker(ABC):
         """Take up one step of every subject."""
 
     @abstractmethod
-    def factors(self, subjects: int) -> tuple[Float[Tensor, "n t"], Float[Tensor, "n t t"]]:
-        """Mean and covariance of every subject's factor, where the model is."""
+    def factors(self, subjects: int) -> SubjectFactors:
+        """What is known of so many subjects by now, where the model is."""
 
 
 class Mechanism(nn.Module, ABC):
@@ -149,8 +158,7 @@ class Model(nn.Module, Artifact, ABC):
         """What the rows tell of every subject's factor, in the order of `rows.subject_names`: the prior for no rows."""
         agree(self.schema, rows.schema)
         if not self.theta_width:
-            nothing = torch.zeros(len(rows.subject_names), 0)
-            return SubjectFactors(nothing, nothing.new_zeros(len(nothing), 0, 0))
+            return SubjectFactors.prior(len(rows.subject_names), 0)
         return self.mechanism.subject_factors(rows)
 
     @checked
@@ -158,7 +166,7 @@ class Model(nn.Module, Artifact, ABC):
         """What, for every row, the earlier rows of its subject tell of its factor."""
         agree(self.schema, rows.schema)
         if not self.theta_width:
-            return SubjectFactors(rows.state[:, :0], rows.state.new_zeros(len(rows), 0, 0))
+            return SubjectFactors.prior(len(rows), 0)
         return self.mechanism.factors_before(rows)
 
     def has_seen(self, rows: Transitions) -> bool:

@@ -31,7 +31,6 @@ class Knowledge:
     mirror: tuple[str, ...] = ()
     """State and action columns of a mirror symmetry: the same happens, mirrored, where these state columns change their
     sign and these action columns their side of the middle of the action space."""
-
     carried: tuple[tuple[str, str], ...] = ()
     """(column, source): a state column that holds what a state or action column was one step before."""
 
@@ -57,7 +56,11 @@ class Knowledge:
             require(name in states, f"'{name}' is declared and is not a state column; name one of the state")
         for column, source in self.carried:
             require(column in states, f"'{column}' is declared as carried and is not a state column; name one")
-            require(source in (*states, *actions), f"'{column}' is carried from '{source}', which is not a column")
+            found = (*states, *actions).count(source)
+            require(found > 0, f"'{column}' is carried from '{source}', which is not a column; name one")
+            require(found == 1, f"'{column}' is carried from '{source}', a state and an action column; rename one")
+        twice = [name for name in self.carried_columns if self.carried_columns.count(name) > 1]
+        require(not twice, f"'{(twice or [''])[0]}' is carried from two columns; name one")
         for name in self.mirror:
             require(
                 name in (*states, *actions), f"mirror names '{name}', which is not a column; name a state or action"

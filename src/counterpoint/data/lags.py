@@ -4,12 +4,13 @@ from dataclasses import replace
 from itertools import pairwise
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from counterpoint.data.schema import Column
 from counterpoint.data.shapes import Action, State
 from counterpoint.data.transitions import Transitions
+from counterpoint.errors import require
 from counterpoint.settings import Positive, checked
 
 
@@ -20,6 +21,7 @@ def with_lags(rows: Transitions, lags: Positive) -> Transitions:
     They follow the state's own columns, newest first: chemo_1_ago, radio_1_ago, chemo_2_ago, … A model fitted on them
     need not foretell them: in every imagined row they move on by themselves.
     """
+    require(not bool(rows.imagined.any()), "lags are of logged rows; add them before rows are imagined")
     past = _earlier(rows, lags)
     later = torch.where(rows.has_next[:, None], shifted(past, rows.action), torch.nan)
     names = [[f"{name}_{k}_ago" if k else name for name in rows.action_names] for k in range(lags + 1)]
@@ -41,19 +43,12 @@ def shifted(past: State, action: Action) -> State:
 
 def _earlier(rows: Transitions, lags: int) -> Float[Tensor, "n l"]:
     """Each row's earlier actions side by side; zero for a step that the table lacks."""
-    order = _by_time(rows)
+    order = rows.in_order()
     found = rows.action.new_zeros(len(rows), lags, rows.action.shape[1])
     for distance in range(1, lags + 1):
         now, before = order[distance:], order[:-distance]
         ago = rows.step[now] - rows.step[before]
-        same = (rows.subject[now] == rows.subject[before]) & (rows.episode[now] == rows.episode[before]) & (ago <= lags)
+        same = (rows.subject[now] == rows.subject[before]) & (rows.episode[now] == rows.episode[before])
+        same &= (ago > 0) & (ago <= lags)
         found[now[same], ago[same] - 1] = rows.action[before[same]]
     return found.flatten(1)
-
-
-def _by_time(rows: Transitions) -> Int[Tensor, " n"]:
-    """Row numbers by subject, episode and step."""
-    order = torch.arange(len(rows), device=rows.state.device)
-    for key in (rows.step, rows.episode, rows.subject):
-        order = order[torch.argsort(key[order], stable=True)]
-    return order

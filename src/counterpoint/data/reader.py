@@ -127,8 +127,7 @@ class Reader:
             schema=like,
             **layout.provenance(),
         )
-        for known in (rows.state, rows.next_state):
-            like.knowledge.check(known, like.state_names)
+        like.check_rows(rows.state, rows.action, rows.next_state)
         notes = [*layout.notes, *_precision(states, values), *_precise(self.reward, reward[needed]), *_continuous(rows)]
         return Loaded(rows, notes)
 

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from counterpoint.data.doses import ActionColumn
-from counterpoint.data.knowledge import Knowledge, mirrored_actions
+from counterpoint.data.knowledge import ROUNDED, Knowledge, mirrored_actions
 from counterpoint.data.spaces import ActionSpace, Box, Discrete, describe, same_space
 from counterpoint.errors import CounterpointError, require
 from counterpoint.settings import check_settings
@@ -123,6 +123,22 @@ class Schema:
         """Next states, after these states and actions, as they are declared to be."""
         after = self.knowledge.carry(after, state, action, self.state_names, self.action_names)
         return self.knowledge.hold(after, self.state_names)
+
+    def check_rows(
+        self, state: Float[Tensor, "n s"], action: Float[Tensor, "n a"], after: Float[Tensor, "n s"]
+    ) -> None:
+        """Raise one line where logged rows are not as declared; missing next states are passed over."""
+        for known in (state, after):
+            self.knowledge.check(known, self.state_names)
+        carried = self.knowledge.carry(after, state, action, self.state_names, self.action_names)
+        for column, source in self.knowledge.carried:
+            place = self.state_names.index(column)
+            wrong = ((carried - after)[:, place].abs() > ROUNDED * carried[:, place].abs().clamp(min=1)).sum()
+            require(
+                not int(wrong),
+                f"column '{column}' is not what '{source}' was one step before in {int(wrong)} rows; correct the rows"
+                " or the declaration",
+            )
 
     def choices(self) -> list[dict[str, Any]]:
         """Every action of a finite space in the user's own words: a value for each action column of the table."""

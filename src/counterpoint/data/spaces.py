@@ -60,7 +60,7 @@ class Discrete:
 
     def table(self, like: Tensor | None = None) -> Float[Tensor, "count a"]:
         """All actions' features as one table, on the device of `like`."""
-        return constant(self.values, torch.device("cpu") if like is None else like.device)
+        return constant(self.values, torch.device("cpu") if like is None else like.device).float()
 
     def features(self, index: Int[Tensor, "*n"]) -> Float[Tensor, "*n a"]:
         return self.table(index)[index]

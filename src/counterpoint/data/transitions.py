@@ -166,7 +166,7 @@ class Transitions:
     def in_order(self) -> Int[Tensor, " r"]:
         """The numbers of the real rows by subject, episode and step."""
         real = (~self.imagined).nonzero()[:, 0]
-        return real[_lexsort(self.subject[real], self.episode[real], self.step[real])]
+        return real[lexsort(self.subject[real], self.episode[real], self.step[real])]
 
     @checked
     def windows(self, length: Positive) -> Windows:
@@ -315,7 +315,7 @@ def _check_subjects(names: tuple[str, ...], table: Transitions, number: int) -> 
         )
 
 
-def _lexsort(*keys: Tensor) -> Tensor:
+def lexsort(*keys: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
     """Row order by the first key, then the second, …"""
     order = torch.arange(len(keys[0]), device=keys[0].device)
     for key in reversed(keys):

@@ -45,9 +45,13 @@ class General(PolicyLearner):
     def fit_many(
         self, jobs: Sequence[Job], task: Task, monitor: Monitor = Monitor(), device: str = "cpu"
     ) -> list[Learned]:
-        discrete(task, jobs)  # Before the models are fitted, not after.
+        self.check(jobs, task)
         models = self.fit_models(jobs, monitor, device)
         return self.with_models(jobs, models, task, monitor, device)
+
+    def check(self, jobs: Sequence[Job], task: Task) -> None:
+        """What cannot be learned is refused before a model is fitted."""
+        discrete(task, jobs)
 
     def with_models(
         self,

@@ -46,6 +46,7 @@ class Personal(PolicyLearner):
     def fit_many(
         self, jobs: Sequence[Job], task: Task, monitor: Monitor = Monitor(), device: str = "cpu"
     ) -> list[Learned]:
+        self.policy.check(jobs, task)
         models = self.policy.fit_models(jobs, monitor, device)
         return self.with_models(jobs, models, task, monitor, device)
 
@@ -82,8 +83,7 @@ class Personal(PolicyLearner):
         if self.groups is None:
             return None
         present = torch.bincount(job.data.subject, minlength=len(factors.mean)) > 0
-        own = SubjectFactors(factors.mean[present], factors.covariance[present])
-        return self.groups.fit(own, derive(job.seed, "groups"))
+        return self.groups.fit(factors[present], derive(job.seed, "groups"))
 
     def _parts(self, job: Job, factors: SubjectFactors, groups: Groups | None) -> list[Job | None]:
         """A job for each group, none where it has no subject, and last one for everybody."""

@@ -4,12 +4,12 @@ What is known of a subject comes from its record so far, by the model: `adapt(hi
 policy follows; a policy at work learns about its subject from step to step.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from counterpoint.artifacts import Saved
@@ -29,16 +29,24 @@ POPULATION = "population"
 class Adapted:
     """What a record says of its subject, and what follows from it."""
 
-    factor: Float[Tensor, " t"]
-    covariance: Float[Tensor, "t t"]
+    factors: SubjectFactors
+    """What is known of the one subject."""
     chances: Float[Tensor, " g"]
-    """How likely the subject is of each group; empty where there are none."""
+    """How likely the subject is of each group: the groups' shares without a record; empty where there are none."""
     group: int | None
     """The group whose policy is used; none where the record does not say enough, and for a policy without groups."""
     rows: int
     """Rows of the record that tell something."""
     policy: Policy
     """What to do for this subject: `policy.act(state)`."""
+
+    @property
+    def factor(self) -> Float[Tensor, " t"]:
+        return self.factors.mean[0]
+
+    @property
+    def covariance(self) -> Float[Tensor, "t t"]:
+        return self.factors.covariance[0]
 
     @property
     def sure(self) -> float:
@@ -85,23 +93,47 @@ class PersonalPolicy(Policy):
         agree(self.schema, history.schema, "policy", "history")
         seen = history.subject.unique()
         require(len(seen) <= 1, f"the history holds {len(seen)} subjects; give the rows of one")
-        factors = self.model.subject_factors(history)
-        place = int(seen[0]) if len(seen) else 0
-        own = SubjectFactors(factors.mean[place : place + 1], factors.covariance[place : place + 1])
         rows = int((~history.imagined & history.has_next).sum())
-        chances = self.groups.chances(own)[0] if self.groups is not None and rows else torch.zeros(0)
-        group = int(chances.argmax()) if len(chances) and float(chances.max()) >= self.recipe.sure else None
-        policy = self._of_group(own, group)
-        return Adapted(own.mean[0], own.covariance[0], chances, group, rows, policy)
+        factors = self.model.subject_factors(history)[seen] if rows else SubjectFactors.prior(1, self.model.theta_width)
+        decides = self._of_known(factors)[0] if rows else self.everybody
+        policy = self.policies[int(decides)]
+        assert isinstance(policy, Policy)
+        if self.groups is None:
+            return Adapted(factors, torch.zeros(0), None, rows, Told(self, policy, factors.mean))
+        chances = self.groups.chances(factors)[0] if rows else self.groups.share
+        return Adapted(factors, chances, None if decides == self.everybody else int(decides), rows, policy)
 
-    def _of_group(self, own: SubjectFactors, group: int | None) -> Policy:
-        chosen = self.policies[-1 if group is None else group]
-        assert isinstance(chosen, Policy)
-        return chosen if self.groups is not None else Told(self, chosen, own.mean)
+    @property
+    def everybody(self) -> int:
+        """The place of the policy for those of whom not enough is known."""
+        return len(self.policies) - 1
+
+    def _of_known(self, factors: SubjectFactors) -> Int[Tensor, " n"]:
+        """The place of the policy that decides for each subject, by what its record says."""
+        if self.groups is None:
+            return _all(self.everybody, factors.mean)
+        sure, likeliest = self.groups.chances(factors).max(1)
+        return torch.where(sure >= self.recipe.sure, likeliest, self.everybody)
+
+    def _of_given(self, theta: Float[Tensor, "n t"]) -> Int[Tensor, " n"]:
+        """The same for factors that are simply given, and taken as sure; everybody's policy where there are none."""
+        if self.groups is None or not theta.shape[1]:
+            return _all(self.everybody, theta)
+        return torch.cdist(theta, self.groups.centre.to(theta)).argmin(1)
 
     def actor(self) -> Actor:
-        """For subjects whose factors are given; everybody's policy where none is."""
-        return _dispatch([self])
+        """For subjects whose factors are given; where none is, everybody's policy or one told the middle of all."""
+        act, width = _dispatch([self]), self.model.theta_width
+
+        def acting(state: Float[Tensor, "1 n s"], theta: Float[Tensor, "1 n t"]) -> Float[Tensor, "1 n a"]:
+            given = theta.shape[-1]
+            require(
+                given in (0, width), f"the policy knows factors of {width} columns and was given {given}; give as many"
+            )
+            factors = theta if given else theta.new_zeros(*theta.shape[:-1], width)
+            return act(state, list(factors), self._of_given(theta[0])[None])
+
+        return acting
 
     @classmethod
     def together(cls, policies: Sequence["PersonalPolicy"]) -> Actor:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -149,46 +181,47 @@ class Learning:
             for k, tracker in enumerate(self.trackers):
                 tracker.see(last[k], action[k], state[k])
         found = [tracker.factors(state.shape[1]) for tracker in self.trackers]
-        mean, covariance = (torch.stack(column).to(state) for column in zip(*found, strict=True))
-        knows = all(tracker.knows for tracker in self.trackers)
-        chosen = self.act(state, mean, covariance) if knows else self.act(state, mean, everybody=True)
+        chosen = self.act(state, [factors.mean for factors in found], self._decide(found))
         self.before = state.clone(), chosen
         return chosen
 
+    def _decide(self, found: Sequence[SubjectFactors]) -> Int[Tensor, "k n"]:
+        """As long as nothing is known of anybody, everybody's policy decides."""
+        if not all(tracker.knows for tracker in self.trackers):
+            return torch.stack([_all(policy.everybody, found[0].mean) for policy in self.policies])
+        return torch.stack([policy._of_known(own) for policy, own in zip(self.policies, found, strict=True)])
 
-def _dispatch(policies: Sequence[PersonalPolicy]) -> Any:
-    """Every policy's own members as one actor, and who of them decides: by group, or everybody's."""
+
+def _all(place: int, subjects: Float[Tensor, "n t"]) -> Int[Tensor, " n"]:
+    """One place for all of some subjects."""
+    return torch.full((len(subjects),), place, device=subjects.device)
+
+
+Dispatch = Callable[[Tensor, Sequence[Tensor], Tensor], Tensor]
+"""States of K policies' subjects, each policy's factors of them, and the places of who decides, to actions."""
+
+
+def _dispatch(policies: Sequence[PersonalPolicy]) -> Dispatch:
+    """Every policy's own members as one actor, of whom those who decide are heard."""
     parts = [list(policy.policies) for policy in policies]
-    most = max(len(own) for own in parts)
-    padded = [own[:-1] + [own[-1]] * (most - len(own) + 1) for own in parts]
-    kind = type(padded[0][0])
-    inner = kind.together([each for own in padded for each in own])  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
+    most, sees = max(map(len, parts)), policies[0].groups is None
+    require(
+        not sees or len({policy.model.theta_width for policy in policies}) == 1,
+        "policies that see other numbers of factors cannot act together; ask each alone",
+    )
+    padded = [each for own in parts for each in (*own, *own[-1:] * (most - len(own)))]
+    inner = type(padded[0]).together(padded)  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
 
     @torch.no_grad()
-    def act(state: Tensor, theta: Tensor, covariance: Tensor | None = None, everybody: bool = False) -> Tensor:
-        k, n, _ = state.shape
-        wide = state[:, None].expand(k, most, n, -1).flatten(0, 1)
-        factors = theta[:, None].expand(k, most, n, -1).flatten(0, 1)
-        said = inner(wide, factors).view(k, most, n, -1)
-        if everybody:
-            return said[:, -1]
-        decides = torch.stack([_who(p, t, None if covariance is None else covariance[i], most)
-                               for i, (p, t) in enumerate(zip(policies, theta, strict=True))])  # fmt: skip
+    def act(
+        state: Float[Tensor, "k n s"], factors: Sequence[Float[Tensor, "n _"]], decides: Int[Tensor, "k n"]
+    ) -> Float[Tensor, "k n a"]:
+        wide = state.repeat_interleave(most, 0)
+        theta = torch.stack(list(factors)).repeat_interleave(most, 0).to(state) if sees else wide[..., :0]
+        said = inner(wide, theta).unflatten(0, (len(state), most))
         return said.gather(1, decides[:, None, :, None].expand(-1, -1, -1, said.shape[-1]))[:, 0]
 
     return act
-
-
-def _who(policy: PersonalPolicy, theta: Float[Tensor, "n t"], covariance: Tensor | None, most: int) -> Tensor:
-    """The place of the policy that decides for each subject; factors that are simply given are taken as sure."""
-    everybody = torch.full((len(theta),), most - 1, device=theta.device)
-    if policy.groups is None or not theta.shape[1]:
-        return everybody
-    if covariance is None:
-        return torch.cdist(theta, policy.groups.centre.to(theta)).argmin(1)
-    chances = policy.groups.chances(SubjectFactors(theta.cpu(), covariance.cpu())).to(theta)
-    sure, likeliest = chances.max(1)
-    return torch.where(sure >= policy.recipe.sure, likeliest, everybody)
 
 
 def rebuilt(recipe: Any, saved: Saved) -> PersonalPolicy:

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from counterpoint.data.jobs import Padded
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import require
-from counterpoint.model import Tracker
+from counterpoint.model import SubjectFactors, Tracker
 from counterpoint.nets.learner import Learner
 from counterpoint.nets.monotone import DiagonalGenerator, PaperGenerator
 from counterpoint.nets.optimizers import adam
@@ -87,9 +87,9 @@ class WindowTracker(Tracker):
             found = self.factor(self.mechanism.standard_inputs(torch.stack(self.recent, 1)))[0]
             self.total, self.windows = found if self.total is None else self.total + found, self.windows + 1
 
-    def factors(self, subjects: int) -> tuple[Tensor, Tensor]:
+    def factors(self, subjects: int) -> SubjectFactors:
         mean = self.factor.population[0].expand(subjects, -1) if self.total is None else self.total / self.windows
-        return mean, mean.new_zeros(*mean.shape, mean.shape[1])
+        return SubjectFactors(mean, mean.new_zeros(*mean.shape, mean.shape[1]))
 
 
 class AdversarialMechanism(StructuralMechanism):

@@ -12,17 +12,19 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from sklearn.cluster import KMeans as LloydKMeans
-from sklearn.metrics import silhouette_score
 from torch import Tensor
 
 from counterpoint.errors import require
 from counterpoint.model import SubjectFactors
+from counterpoint.seeding import generator
 from counterpoint.settings import Count, Positive, check_settings
 
 ROUNDS, STARTS = 200, 5
-"""Rounds of expectation maximisation, and how often it is begun."""
-STRUCTURE = 0.25
-"""A mean silhouette below this is no structure (Kaufman & Rousseeuw 1990): one group."""
+"""Rounds of expectation maximisation at most, and how often it is begun."""
+STILL = 1e-3
+"""A round that moves the log likelihood by less than this is the last."""
+REFERENCES = 20
+"""Tables without groups that the gap statistic compares with."""
 RIDGE = 1e-3
 """Precision of the prior of a group's centre, so that a group of unknown subjects stays near the middle."""
 
@@ -46,7 +48,8 @@ class Groups:
             nearest = torch.cdist(factors.mean, self.centre.to(factors.mean)).argmin(1)
             return torch.nn.functional.one_hot(nearest, self.count).to(factors.mean)
         evidence, precision = evidence_of(factors)
-        return _log_chances(evidence, precision, self.centre.double(), self.share.double()).softmax(1).to(factors.mean)
+        centre, share = (part.to(evidence) for part in (self.centre, self.share))
+        return _log_chances(evidence, precision, centre, share).softmax(1).to(factors.mean)
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class KMeansGroups:
     """k-means on the factors (paper, section 3.2); every subject counts alike."""
 
     count: Count = 0
-    """Groups; 0 for the number with the largest mean silhouette, or one where that shows no structure."""
+    """Groups; 0 for the number by the gap statistic (Tibshirani, Walther & Hastie 2001), which may be one."""
     most: Positive = 10
     """Groups that are tried at most where their number is chosen."""
 
@@ -69,15 +72,23 @@ class KMeansGroups:
             return Groups(factors.mean[:1], torch.ones(1), hard=True)
         count = self.count or self._choose(mean, seed)
         found = _lloyd(mean, count, seed)
-        share = torch.bincount(torch.as_tensor(found.labels_).long(), minlength=count) / len(mean)
+        share = torch.bincount(torch.as_tensor(found.labels_).long()) / len(mean)
         return Groups(torch.as_tensor(found.cluster_centers_).float(), share.float(), hard=True)
 
     def _choose(self, mean: Float[Tensor, "n t"], seed: int) -> int:
-        if len(mean.unique(dim=0)) < 3:
+        """The least number whose gap is not surely smaller than that of one more."""
+        most = min(self.most, len(mean.unique(dim=0)) - 1)
+        if most < 2:
             return 1
-        tried = range(2, min(self.most, len(mean.unique(dim=0)) - 1) + 1)
-        scores = [float(silhouette_score(mean, _lloyd(mean, count, seed).labels_)) for count in tried]
-        return tried[scores.index(max(scores))] if max(scores) >= STRUCTURE else 1
+        own = _log_spreads(mean, most, seed)
+        random, axes = generator(seed, "gap"), torch.linalg.svd(mean - mean.mean(0), full_matrices=False)[2]
+        turned = (mean - mean.mean(0)) @ axes.T
+        low, high = turned.amin(0), turned.amax(0)
+        drawn = [low + (high - low) * torch.rand(mean.shape, generator=random).double() for _ in range(REFERENCES)]
+        without = torch.stack([_log_spreads(table, most, seed) for table in drawn])
+        gap, error = without.mean(0) - own, without.std(0, correction=0) * (1 + 1 / REFERENCES) ** 0.5
+        enough = gap[:-1] >= gap[1:] - error[1:]
+        return int(enough.nonzero()[0]) + 1 if bool(enough.any()) else most
 
 
 @dataclass(frozen=True)
@@ -129,13 +140,18 @@ def _maximise(
     factors: SubjectFactors, evidence: Tensor, precision: Tensor, count: int, seed: int
 ) -> tuple[Groups, Tensor]:
     centre = torch.as_tensor(_lloyd(factors.mean.double(), count, seed, starts=1).cluster_centers_).double()
-    share, ridge = torch.full((count,), 1 / count).double(), RIDGE * torch.eye(centre.shape[1]).double()
+    count, width = centre.shape
+    share, ridge = torch.full((count,), 1 / count).double(), RIDGE * torch.eye(width).double()
+    logits, likelihood = _log_chances(evidence, precision, centre, share), torch.tensor(-torch.inf).double()
     for _ in range(ROUNDS):
-        chance = _log_chances(evidence, precision, centre, share).softmax(1)
+        before, likelihood = likelihood, logits.logsumexp(1).sum()
+        if (likelihood - before).abs() < STILL:
+            break
+        chance = logits.softmax(1)
         share = (chance.sum(0) + 1) / (len(chance) + count)
         weighed = torch.einsum("ng,nrs->grs", chance, precision) + ridge
         centre = torch.linalg.solve(weighed, torch.einsum("ng,nr->gr", chance, evidence)[..., None])[..., 0]
-    likelihood = _log_chances(evidence, precision, centre, share).logsumexp(1).sum()
+        logits = _log_chances(evidence, precision, centre, share)
     return Groups(centre.float(), share.float()), likelihood
 
 
@@ -146,7 +162,14 @@ def _log_chances(
     return evidence @ centre.T - 0.5 * square + share.log()
 
 
+def _log_spreads(mean: Float[Tensor, "n t"], most: int, seed: int) -> Float[Tensor, " g"]:
+    """The log of the squared distances to the centres of 1 … `most` groups."""
+    return torch.tensor([_lloyd(mean, count, seed, starts=2).inertia_ for count in range(1, most + 1)]).double().log()
+
+
 def _lloyd(mean: Float[Tensor, "n t"], count: int, seed: int, starts: int = 10) -> LloydKMeans:
+    """k-means; of fewer groups where fewer subjects differ."""
+    count = min(count, len(mean.unique(dim=0)))
     return LloydKMeans(count, n_init=starts, random_state=seed % 2**31).fit(mean.numpy())  # pyright: ignore[reportArgumentType]
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from counterpoint.artifacts import device_of
 from counterpoint.data.jobs import Job, check_fittable, context, identity
 from counterpoint.data.schema import Schema
-from counterpoint.data.transitions import Transitions
+from counterpoint.data.transitions import Transitions, lexsort
 from counterpoint.errors import require
 from counterpoint.model import CHUNK, SubjectFactors, Tracker, member_seeds
 from counterpoint.nets.likelihood import held_out_last
@@ -86,19 +86,14 @@ class EffectsMechanism(StructuralMechanism):
         return _combined(*totals)
 
     def factors_before(self, rows: Transitions) -> SubjectFactors:
-        order = torch.argsort(rows.step.cpu(), stable=True)
-        for column in (rows.episode, rows.subject):
-            order = order[torch.argsort(column.cpu()[order], stable=True)]
-        place = torch.empty_like(order)
-        place[order] = torch.arange(len(order))
-        subject = rows.subject.cpu()[order]
-        opens = torch.ones_like(subject, dtype=torch.bool)
-        opens[1:] = subject[1:] != subject[:-1]
-        first = opens.nonzero()[:, 0][opens.cumsum(0) - 1]
+        keys = torch.stack([rows.subject, rows.episode, rows.step]).cpu()
+        order = lexsort(*keys)
+        place = order.argsort()
+        subject, now = _first_alike(keys[:1, order]), _first_alike(keys[:, order])
         totals = []
         for part in self.evidence(rows):
-            sums = part[:, order].cumsum(1) - part[:, order]
-            totals.append((sums - sums[:, first])[:, place])
+            before = part[:, order].cumsum(1) - part[:, order]
+            totals.append((before[:, now] - before[:, subject])[:, place])
         return _combined(*totals)
 
     def tracker(self) -> "EffectsTracker":
@@ -106,6 +101,13 @@ class EffectsMechanism(StructuralMechanism):
 
     def subjects(self, rows: Transitions) -> Float[Tensor, "n t"]:
         return self.subject_factors(rows).mean[rows.subject.cpu()].to(rows.state)
+
+
+def _first_alike(keys: Int[Tensor, "c n"]) -> Int[Tensor, " n"]:
+    """For every place of sorted keys, the first place with the same ones."""
+    opens = torch.ones_like(keys[0], dtype=torch.bool)
+    opens[1:] = (keys.diff() != 0).any(0)
+    return opens.nonzero()[:, 0][opens.cumsum(0) - 1]
 
 
 class EffectsTracker(Tracker):
@@ -123,15 +125,12 @@ class EffectsTracker(Tracker):
         law, members = self.mechanism.law, self.mechanism.members
         told, before, following = (x.expand(members, -1, -1) for x in (context(state, action), state, after))
         found = law.evidence(law.step(told, before), law.layout.change(before, following))
-        new = found.information, found.precision
+        new = found.information.double(), found.precision.double()
         self.sums = new if self.sums is None else (self.sums[0] + new[0], self.sums[1] + new[1])
 
-    def factors(self, subjects: int) -> tuple[Tensor, Tensor]:
-        r, device = self.mechanism.law.factors, self.mechanism.law.unit.device
-        if self.sums is None:
-            return torch.zeros(subjects, r, device=device), torch.eye(r, device=device).expand(subjects, -1, -1)
-        found = _combined(*self.sums)
-        return found.mean, found.covariance
+    def factors(self, subjects: int) -> SubjectFactors:
+        law = self.mechanism.law
+        return _combined(*self.sums) if self.sums else SubjectFactors.prior(subjects, law.factors, law.unit.device)
 
 
 def _combined(information: Float[Tensor, "k n r"], precision: Float[Tensor, "k n r r"]) -> SubjectFactors:
@@ -171,6 +170,10 @@ class RandomEffects(SCMRecipe):
     def __post_init__(self) -> None:
         check_settings(self)
         require(self.held_out < 1, "held_out=1 leaves nothing to learn from; give a number from 0 to below 1")
+        require(
+            self.schedule.check_every > 0,
+            "networks are kept by their score on subjects kept aside; set schedule.check_every to 1 or more",
+        )
 
     def fit_many(
         self, jobs: Sequence[Job], monitor: Monitor = Monitor(), device: str = "cpu"
@@ -188,13 +191,11 @@ class RandomEffects(SCMRecipe):
     def chosen(self, table: Table, job: Job) -> "RandomEffects":
         """The same recipe with everything decided that a table decides."""
         schema, seed = job.data.schema, derive(job.seed, "choice")
-        require(
-            len(self.changes) in (0, len(schema.states)),
-            f"changes names {len(self.changes)} columns of {len(schema.states)}; name all or none",
-        )
         plain: tuple[Change, ...] = self.changes or ("difference",) * len(schema.states)
         layout = Layout(plain, schema.categories, _told(schema))
-        if not self.changes:
+        if self.changes:
+            _check_changes(table, layout, schema)
+        else:
             layout = choose_changes(table, layout, self.factors, seed)
         layout = choose_noise(table, layout, self.factors, seed)
         factors = choose_factors(table, layout, self.most_factors, seed) if self.factors is None else self.factors
@@ -217,11 +218,11 @@ class RandomEffects(SCMRecipe):
             records += [record] * self.ensemble
             drawn += own
         mechanism.to(device_of(device))
-        if all(len(record.held) for record in records):
+        if any(len(record.held) for record in records):
             self._train(mechanism.law, records, drawn, seeds, identity(self, jobs), monitor)
         models = self.cut(mechanism, jobs)
         for model, job in zip(models, jobs, strict=True):
-            _align(model.mechanism, job.data)
+            align(model.mechanism, job.data)
         return models
 
     def _records(self, job: Job, table: Table) -> Records:
@@ -243,7 +244,7 @@ class RandomEffects(SCMRecipe):
         effects = fit(sums, self.factors)
         for member, subjects in enumerate(drawn):
             own = effects if not member else self._resampled(effects, ready, record, subjects)
-            law.take(first + member, ready.effects(own), ready)
+            law.take(first + member, own, ready)
 
     def _resampled(
         self, effects: LinearEffects, ready: Prepared, record: Records, subjects: Int[Tensor, " a"]
@@ -294,6 +295,14 @@ def _told(schema: Schema) -> tuple[int, ...]:
     return told
 
 
+def _check_changes(table: Table, layout: Layout, schema: Schema) -> None:
+    """Changes that were given are one for each column, and ratios are of what is always positive."""
+    given, names = len(layout.changes), schema.state_names
+    require(given == len(names), f"changes names {given} columns of {len(names)}; name all or none")
+    wrong = [names[i] for i, is_ratio in enumerate(layout.relative) if is_ratio and not table.positive(i)]
+    require(not wrong, f"state column '{(wrong or [''])[0]}' is not always positive; let its change be a difference")
+
+
 def _table(job: Job) -> Table:
     """A job's real rows with a next state, subjects numbered from 0."""
     require(
@@ -307,7 +316,7 @@ def _table(job: Job) -> Table:
 
 
 @torch.no_grad()
-def _align(mechanism: EffectsMechanism, rows: Transitions) -> None:
+def align(mechanism: EffectsMechanism, rows: Transitions) -> None:
     """Turn every member's factors to those of the first, by the subjects they were fitted on (Procrustes)."""
     law = mechanism.law
     if law.factors == 0 or law.members == 1:

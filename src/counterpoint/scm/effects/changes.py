@@ -42,7 +42,7 @@ class Layout:
     @property
     def relative(self) -> tuple[bool, ...]:
         """Columns whose equation is written in ratios, and which are told as logarithms."""
-        return tuple(change != "difference" for change in self.changes)
+        return tuple(change != "difference" and i not in self.told for i, change in enumerate(self.changes))
 
     @property
     def additive(self) -> tuple[float, ...]:

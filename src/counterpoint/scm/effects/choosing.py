@@ -20,6 +20,8 @@ from counterpoint.seeding import generator
 FOLDS = 3
 MOST_SUBJECTS = 1000
 """Subjects that a choice is made on at most."""
+ROUNDING = 1e-9
+"""A gain in log density below this is none."""
 TRIED_FACTORS = 2
 """Factors with which the meaning of changes is chosen, where their number is not given."""
 
@@ -37,7 +39,7 @@ def held_out_density(ready: Prepared, factors: int, seed: int) -> Float[Tensor, 
 def better(simple: Float[Tensor, " n"], other: Float[Tensor, " n"]) -> bool:
     """Whether the other candidate is better by more than the standard error of the difference."""
     gain = (other - simple).nan_to_num(-1e30, 1e30, -1e30)
-    return bool(gain.mean() > gain.std() / len(gain) ** 0.5)
+    return bool(gain.mean() > gain.std() / len(gain) ** 0.5 + ROUNDING)
 
 
 def some_subjects(table: Table, seed: int) -> Table:
@@ -91,7 +93,7 @@ def _positive(table: Table, layout: Layout) -> list[int]:
     """The moving columns that are positive in every row; none where there are too few subjects to choose by."""
     if table.subjects < FOLDS:
         return []
-    return [c for c in layout.moving if bool((table.state[:, c] > 0).all() & (table.after[:, c] > 0).all())]
+    return [column for column in layout.moving if table.positive(column)]
 
 
 def _with(changes: Sequence[Change], column: int, change: Change) -> tuple[Change, ...]:

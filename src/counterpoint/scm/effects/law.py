@@ -75,13 +75,14 @@ class EffectsLaw(nn.Module):
         last.bias[members] = 0.0
 
     @torch.no_grad()
-    def take(self, member: int, effects: LinearEffects, ready: Prepared) -> None:
-        """Start a member from a linear model of a prepared table."""
+    def take(self, member: int, found: LinearEffects, ready: Prepared) -> None:
+        """Start a member from a linear model of a prepared table's sums."""
+        effects = ready.effects(found)
         self.x.mean[member], self.x.scale[member] = ready.rows.units.x
         self.unit[member], self.amount[member] = ready.rows.units.change, ready.rows.units.amount
         self.mean[member] = effects.mean.float()
         self.effect[member] = effects.effect.flatten(1).float()
-        self.proportional[member] = ready.noise.share.clamp(min=FIRST_SHARE).log().float()
+        self.proportional[member] = ready.share(found).clamp(min=FIRST_SHARE).log().float()
         root = torch.linalg.cholesky(effects.covariance)
         self.corner[member] = (root.tril(-1) + root.diagonal().log().diag()).float()
 

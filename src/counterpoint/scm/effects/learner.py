@@ -115,10 +115,10 @@ class EffectsLearner(Learner):
 
     @torch.no_grad()
     def score(self) -> Float[Tensor, " k"]:
-        """Minus the mean log density of a held-out row, given the other rows of its subject."""
+        """Minus the mean log density of a held-out row, given the other rows of its subject; infinite without any."""
         parts = [self._log_likelihood(subjects) for subjects in self.held.split(AT_ONCE, 1)]
         density, rows = (torch.cat(column, 1).sum(1) for column in zip(*parts, strict=True))
-        return -density / rows
+        return torch.where(rows > 0, -density / rows, torch.inf)
 
 
 def bootstrap(learned: Int[Tensor, " a"], member: int, seed: int) -> Int[Tensor, " a"]:

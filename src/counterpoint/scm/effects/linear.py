@@ -152,8 +152,8 @@ def _by_scores(sums: Sums, pooled: LinearEffects, factors: int) -> LinearEffects
 def _by_coefficients(sums: Sums, pooled: LinearEffects, factors: int) -> LinearEffects:
     """Start from the main directions of regression coefficients of every subject alone, shrunk to the pooled ones."""
     root, whitening = _roots(sums, pooled)
-    prior = (root @ root.T) / sums.rows.sum() * sums.rows.mean() ** 0.5
-    own = torch.linalg.solve(sums.xx + prior, sums.xy - sums.xx @ pooled.mean)
+    average = root @ root.T / sums.rows.sum()
+    own = torch.linalg.solve(sums.xx + average * sums.rows.mean() ** 0.5, sums.xy - sums.xx @ pooled.mean)
     seen = (root.T @ own @ whitening).flatten(1)
     _, size, direction = torch.linalg.svd(seen - seen.mean(0), full_matrices=False)
     return _started(pooled, root, whitening, direction[:factors] * size[:factors, None] / len(seen) ** 0.5, factors)

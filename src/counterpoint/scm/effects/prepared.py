@@ -31,6 +31,10 @@ class Table:
     def subjects(self) -> int:
         return int(self.subject.max()) + 1
 
+    def positive(self, column: int) -> bool:
+        """Whether a state column is above zero in every row, before and after."""
+        return bool((self.state[:, column] > 0).all() & (self.after[:, column] > 0).all())
+
     def of(self, subjects: Int[Tensor, " a"]) -> "Table":
         """The rows of some subjects, numbered anew."""
         place = torch.full((self.subjects,), -1)
@@ -121,6 +125,10 @@ class Prepared:
         p, d = self.rows.line.shape[1], self.rows.y.shape[1]
         size = found.covariance[0, 0]
         return LinearEffects(found.mean.view(p, d), found.effect.view(p, d, -1), self.noise.constant * size)
+
+    def share(self, found: LinearEffects) -> Float[Tensor, " d"]:
+        """The proportional part of the noise beside a model of the sums, which may leave more or less than expected."""
+        return self.noise.share * found.covariance[0, 0].sqrt()
 
     def rest(self, factors: int) -> Float[Tensor, "m d"]:
         """What a model with so many factors leaves of y, each subject at the mean of its posterior."""
