@@ -174,8 +174,10 @@ class StructuralCausalModel(Model):
         theta: Theta = NO_THETA,
     ) -> Float[Tensor, "m n s"]:
         """Every member's next state under its own noise, before they are combined; gradients flow."""
-        told, (state,) = self._stack(state, action, theta)
-        return self.mechanism.predict(told, state, noise)
+        told, (before,) = self._stack(state, action, theta)
+        after, known = self.mechanism.predict(told, before, noise), self.schema.knowledge
+        taken = action.expand(*before.shape[:-1], -1)
+        return known.carry(after, before, taken, self.state_names, self.schema.action_names)
 
     def _check(self, rows: Transitions) -> None:
         require(isinstance(rows, Transitions), f"rows are a {type(rows).__name__}; load them with from_dataframe")
