@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 import counterpoint as cp
-from counterpoint.commands.train import WITHOUT_Q, Method
+from counterpoint.commands.train import PERSONAL, WITHOUT_Q, Method
 from counterpoint.dynamics.outcome import LearnedTask, Outcome
 from counterpoint.errors import CounterpointError
 from counterpoint.methods.arms import named_arms
@@ -834,6 +834,7 @@ def tiny_arms(learner: D3QN) -> dict[str, Any]:
         "ctrl-g-rollouts": cp.General(DENSITY, learner=learner, selection=few, rollouts=SHORT),
         "search": cp.Search(DENSITY, cp.PosteriorDraws(2), **BRIEF_SEARCH),
         "pilco": cp.Search(MODELS["gaussian process"], None, **BRIEF_SEARCH),
+        **{name: named_arms(learner)[name] for name in PERSONAL},
     }
 
 
@@ -850,7 +851,7 @@ def test_the_tiny_arms_are_the_real_ones_but_small() -> None:
 
 
 @pytest.mark.parametrize("source", ["cartpole"])
-@pytest.mark.parametrize("method", get_args(Method))
+@pytest.mark.parametrize("method", [name for name in get_args(Method) if name not in PERSONAL])
 def test_every_method_learns_from_the_runs_training_rows(
     method: str, source: str, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from counterpoint.artifacts import Artifact, Saved
@@ -99,6 +99,10 @@ class Mechanism(nn.Module, ABC):
         mean = each.new_zeros(len(rows.subject_names), each.shape[1])
         mean[rows.subject] = each
         return SubjectFactors(mean, mean.new_zeros(*mean.shape, mean.shape[1]))
+
+    def telling(self, rows: Transitions) -> Bool[Tensor, " n"]:
+        """Which rows tell something of their subject's factor."""
+        return ~rows.imagined & rows.has_next
 
     def factors_before(self, rows: Transitions) -> SubjectFactors:
         """For every row, the factor of its subject as far as the subject's earlier rows tell."""

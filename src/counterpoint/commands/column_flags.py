@@ -61,6 +61,8 @@ class Columns:
     """The treatments of a text column in their order; the sorted ones where they are not given."""
     encoding: str = "utf-8"
     """Encoding of a text file, as latin-1."""
+    lags: int = 0
+    """Earlier actions that become columns of the state, for drugs that act late: 2 for the last two steps'."""
     bounds: tuple[str, ...] = ()
     """Limits of state columns that hold in every imagined row too, as HR=0,300."""
     whole: tuple[str, ...] = ()
@@ -91,7 +93,7 @@ class Columns:
             name: getattr(self, name)
             for name in ("subject", "time", "state", "action", "reward", "done", "outcome", "truncated", "episode",
                          "next_state", "last", "step", "gaps", "numeric", "missing", "carry_forward", "masks", "labels",
-                         "encoding")
+                         "encoding", "lags")
         }  # fmt: skip
         categories = tuple(
             (name, tuple(levels.split(",")) if levels else ()) for name, levels in _pairs(self.categorical)

@@ -13,9 +13,14 @@ from counterpoint.runs import Run
 from counterpoint.scm.auto import Auto, Choice
 from counterpoint.scm.bicogan import BiCoGAN, ConditionalBiCoGAN
 from counterpoint.scm.density import DensitySCM
+from counterpoint.scm.random_effects import RandomEffects
 
 Recipe = (
     Annotated[DensitySCM, tyro.conf.subcommand("density", description="exact abduction; the default")]
+    | Annotated[
+        tyro.conf.AvoidSubcommands[RandomEffects],
+        tyro.conf.subcommand("random-effects", description="subjects differ, each by a factor with an exact posterior"),
+    ]
     | Annotated[BiCoGAN, tyro.conf.subcommand("bicogan", description="the paper's model")]
     | Annotated[ConditionalBiCoGAN, tyro.conf.subcommand("conditional-bicogan", description="encoder sees (s, a, s')")]
 )

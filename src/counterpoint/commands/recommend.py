@@ -3,10 +3,13 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from counterpoint.artifacts import write_text
 from counterpoint.commands.console import say, show
-from counterpoint.methods.recommendation import Advice, recommend
+from counterpoint.errors import require
+from counterpoint.methods.history import PersonalAdvice, recommend_to
+from counterpoint.methods.recommendation import Advice, Recommendations, recommend
 from counterpoint.report.results import write_csv
 from counterpoint.runs import Run
 
@@ -23,25 +26,68 @@ SHOWN = 20
 
 @dataclass(frozen=True)
 class Recommend:
-    """Recommend an action to each subject of a table, by its last row, with the value and support of every action."""
+    """Recommend an action to each subject of a table, by its last row, with the value and support of every action.
+
+    With --history, to one subject by its record: what the record says of the subject, and the value of every action to
+    this subject with an interval.
+    """
 
     run: Path
     """Run folder with policy/."""
-    data: Path
+    data: Path | None = None
     """Table of new subjects with the columns of the training table; action, reward and outcome are not needed."""
+    history: Path | None = None
+    """Table of one subject with the columns of the training table: the last row, whose action may be missing, is where
+    it stands now, the rows before it are its record; reward and outcome are not needed."""
     out: Path | None = None
-    """CSV or JSON file for all subjects and all actions; recommendations.csv in the run where none is named."""
+    """CSV or JSON file for all subjects and all actions; recommendations.csv in the run where none is named, with
+    --history recommendation.json."""
 
     def execute(self) -> None:
+        require(
+            (self.data is None) != (self.history is None), "give --data, a table of new subjects, or --history, one's"
+        )
         run = Run(self.run)
         model, task = (run.scm, run.task) if run.has("scm") and run.has_task() else (None, None)
-        answer = recommend(run.policy.judged(run.verdict), self.data, run.training, model=model, task=task)
+        policy = run.policy.judged(run.verdict)
+        if self.history is not None:
+            self._tell(recommend_to(policy, self.history, run.training, model=model, task=task))
+            return
+        answer = recommend(policy, self.data, run.training, model=model, task=task)
         out = self.out or self.run / "recommendations.csv"
-        if out.suffix.lower() == ".json":
-            write_text(out, json.dumps(answer.to_json(), indent=2))
-        else:
-            write_csv(answer.rows(), out)
+        _write(answer, out)
         some = f"the first {SHOWN} of " if len(answer.advice) > SHOWN else ""
         show([_shown(each) for each in answer.advice[:SHOWN]], f"recommended to {some}{len(answer.advice)} subjects")
         say(str(answer.verdict))
         say(f"value and support of every action in {out}")
+
+    def _tell(self, answer: PersonalAdvice) -> None:
+        """One subject's advice on the terminal and in a file."""
+        out, record, rows = self.out or self.run / "recommendation.json", answer.subject, answer.rows()
+        _write(answer, out)
+        for note in answer.notes:
+            say(f"note: {note}")
+        say(f"recommended: {answer.advice.label}{f' ({answer.advice.why})' if answer.advice.why else ''}")
+        say(f"by {record.policy}: {record.why}")
+        if record.chances:
+            say("groups: " + ", ".join(f"{i + 1} with {chance:.0%}" for i, chance in enumerate(record.chances)))
+        if record.factor:
+            pairs = zip(record.factor, record.deviation, strict=True)
+            say("factor: " + ", ".join(f"{f:.2f} ± {d:.2f}" for f, d in pairs) + " (the average subject is 0 ± 1)")
+        if rows:
+            show([_action(row) for row in rows], "actions")
+        say(str(answer.verdict))
+        say(f"the same in {out}")
+
+
+def _write(answer: Recommendations | PersonalAdvice, out: Path) -> None:
+    if out.suffix.lower() == ".json":
+        write_text(out, json.dumps(answer.to_json(), indent=2))
+    else:
+        write_csv(answer.rows(), out)
+
+
+def _action(row: dict[str, Any]) -> dict[str, str]:
+    value, low, high = ("" if row[name] is None else f"{row[name]:.3g}" for name in ("value", "low", "high"))
+    told = {"action": row["action"], "value": value, "90% between": f"{low} and {high}" if low else ""}
+    return {**told, "support": f"{row['support']:.0%}", "recommended": "yes" if row["recommended"] else ""}

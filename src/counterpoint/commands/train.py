@@ -10,23 +10,31 @@ from counterpoint.artifacts import device_of
 from counterpoint.commands.check_scm import examine
 from counterpoint.commands.console import Saving, say, watching
 from counterpoint.data.jobs import Job
+from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError, require
 from counterpoint.methods.arms import named_arms
 from counterpoint.methods.general import LEARNER, General
+from counterpoint.methods.personal import Personal, check_personal
 from counterpoint.nets.training import Monitor
 from counterpoint.policies.base import Policy, Verdict
 from counterpoint.policies.d3qn import D3QN
+from counterpoint.policies.personal import PersonalPolicy
 from counterpoint.policies.search import Search, SearchedPolicy
 from counterpoint.runs import Run
+from counterpoint.settings import Count
 
 Method = Literal[
-    "ctrl-g", "search", "ctrl-g-rollouts", "ctrl-g-bicogan", "base-d", "base-s", "base-m", "d3qn", "bcq", "pets",
-    "pilco", "steve", "mve",
+    "ctrl-g", "search", "ctrl-p", "ctrl-p-d3qn", "ctrl-g-rollouts", "ctrl-g-bicogan", "base-d", "base-s", "base-m",
+    "d3qn", "bcq", "pets", "pilco", "steve", "mve",
 ]  # fmt: skip
 NO_MODEL = "It was learned without the run's model, so no check of a model speaks for it."
-PARENTS = {"ctrl-g": ["scm", "augmented"], "ctrl-g-rollouts": ["scm", "augmented"], "search": ["scm"]}
+PERSONAL = ("ctrl-p", "ctrl-p-d3qn")
+PARENTS = {
+    **{name: ["scm", "augmented"] for name in ("ctrl-g", "ctrl-g-rollouts")},
+    **{name: ["scm"] for name in ("search", *PERSONAL)},
+}
 """What the methods that learn with the run's own SCM are made from; every other fits what it needs itself."""
-WITHOUT_Q = ("pets", "search", "pilco")
+WITHOUT_Q = ("pets", "search", "pilco", "ctrl-p")
 
 
 @dataclass(frozen=True)
@@ -37,7 +45,11 @@ class Train:
     """Run folder."""
     method: Method = "ctrl-g"
     """ctrl-g uses the run's SCM and imagined rows (fit, augment), ctrl-g-rollouts its own episodes in the SCM too;
-    search needs no imagined rows: it optimises a readable rule inside the SCM. The others are baselines."""
+    search needs no imagined rows: it optimises a readable rule inside the SCM. ctrl-p searches such a rule for every
+    group of subjects (fit with scm:random-effects), ctrl-p-d3qn learns a Q-network for each. The others are
+    baselines."""
+    groups: Count = 0
+    """Groups of subjects, for ctrl-p and ctrl-p-d3qn; 0 for the number that the records speak for."""
     learner: tyro.conf.OmitArgPrefixes[D3QN] = LEARNER
     seed: int = 0
     """Seed of everything random."""
@@ -50,9 +62,15 @@ class Train:
             self.method not in WITHOUT_Q or self.learner == LEARNER,
             f"{self.method} learns no Q-network; leave the flags of the Q-network away",
         )
+        require(not self.groups or self.method in PERSONAL, f"{self.method} knows no groups; leave --groups away")
+        require(
+            self.groups >= 0, f"--groups {self.groups} is no number of groups; give 1 or more, or 0 to have it chosen"
+        )
         run, parents = Run(self.run), ["data", "split", "task", *PARENTS.get(self.method, [])]
         for part in parents:
             run.fingerprint(part)
+        if self.method in PERSONAL:
+            check_personal(run.scm)
         verdict = self._verdict(run)
         with watching(self.run, self.saving) as monitor:
             policy = self._learn(run, monitor)
@@ -60,6 +78,8 @@ class Train:
         say(f"{self.method} learned on {len(run.training)} logged rows, policy in {run.path('policy')}")
         if isinstance(policy, SearchedPolicy):
             say(f"{policy.explain()}\nreturn inside the model {policy.return_in_model:.4g}")
+        if isinstance(policy, PersonalPolicy):
+            say(_groups_in_words(policy, run.training))
         say(str(verdict))
 
     def _verdict(self, run: Run) -> Verdict:
@@ -83,7 +103,24 @@ class Train:
             arm.check([Job(rows)], run.task)
             model, job = model.to(device_of(self.device)), Job(rows, self.seed, model.subjects(rows))
             return replace(arm, model=model.recipe).with_models([job], [model], run.task, stage)[0].selected
+        if isinstance(arm, Personal):
+            rows = run.training
+            arm, job = arm.within(model, rows, self.groups), Job(rows, self.seed)
+            arm.check([job], run.task)
+            own = model.to(device_of(self.device))
+            return arm.with_models([job], [own], run.task, stage, self.device)[0].selected
         assert isinstance(arm, General)
         rows = run.augmented
         job = Job(rows, self.seed, model.subjects(rows))
         return replace(arm, model=model.recipe).learn([job], [model], run.task, stage, self.device)[0].selected
+
+
+def _groups_in_words(policy: PersonalPolicy, rows: Transitions) -> str:
+    """How many subjects each group has, and its rule where that can be said."""
+    sizes, whole = policy.sizes(rows), rows.subject.unique().numel()
+    names = [f"group {g + 1}, {size} of {whole} subjects" for g, size in enumerate(sizes)]
+    lines = [f"{len(sizes)} group{'s' if len(sizes) != 1 else ''} of subjects"]
+    for name, own in zip([*names, "everybody, and whoever is not known yet"], policy.policies, strict=True):
+        rule = own.explain().splitlines() if isinstance(own, SearchedPolicy) else []
+        lines += [name + (":" if rule else ""), *(f"  {line}" for line in rule)]
+    return "\n".join(lines)

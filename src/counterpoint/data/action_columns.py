@@ -86,7 +86,8 @@ def _numbers(columns: CheckedColumns, how: "Reader", needed: np.ndarray, space: 
         len(np.unique(a[needed])) > len(np.unique(v[needed])) for a, v in zip(amounts.T, values.T, strict=True)
     )
     require(not merged, f"{quoted(names)} holds doses that single precision cannot tell apart; change the unit")
-    values[~needed] = values[needed][0]  # Dropped rows may lack an action: any valid one keeps the row numbers right.
+    # Rows that are not needed may lack an action: any valid one keeps the row numbers right.
+    values[~needed] = values[needed][0] if space is None or needed.any() else _any_of(space, len(names))
     space = _infer(values, names) if space is None else space
     features = torch.from_numpy(values)
     if isinstance(space, Discrete) and len(names) == 1 < space.width:
@@ -95,6 +96,13 @@ def _numbers(columns: CheckedColumns, how: "Reader", needed: np.ndarray, space: 
         return ReadActions(features, space, tuple(f"{names[0]}_{i}" for i in range(space.width)))
     check_actions(space, features, f"action in {quoted(names)}")
     return ReadActions(features, space, names)
+
+
+def _any_of(space: ActionSpace, columns: int) -> tuple[float, ...]:
+    """An action of a space as the columns of a table say it: its features, or its index."""
+    if isinstance(space, Box):
+        return space.low
+    return space.values[0] if columns == space.width else (0.0,)
 
 
 def _labelled(columns: CheckedColumns, how: "Reader", needed: np.ndarray) -> ReadActions:

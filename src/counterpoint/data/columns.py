@@ -95,6 +95,12 @@ class CheckedColumns:
             _check_text(name, column)
         return column
 
+    def with_zeros(self, name: str) -> "CheckedColumns":
+        """The same table with zeros in a column, which need not be there."""
+        import narwhals as nw
+
+        return CheckedColumns(self.frame.with_columns(nw.lit(0.0).alias(name)))
+
     def holds_labels(self, name: str) -> bool:
         return _is_text(self.arrow(name).type) or self._dictionary(name) is not None
 

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from counterpoint.data.schema import Column
+from counterpoint.data.schema import Column, Schema
 from counterpoint.data.shapes import Action, State
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import require
@@ -19,7 +19,7 @@ def with_lags(rows: Transitions, lags: Positive) -> Transitions:
     """The table with the actions of the last `lags` steps as further state columns; zero before an episode's start.
 
     They follow the state's own columns, newest first: chemo_1_ago, radio_1_ago, chemo_2_ago, … A model fitted on them
-    need not foretell them: in every imagined row they move on by themselves.
+    need not foretell them: in every imagined row they move on by themselves. New subjects' tables are given them alike.
     """
     require(not bool(rows.imagined.any()), "lags are of logged rows; add them before rows are imagined")
     past = _earlier(rows, lags)
@@ -28,12 +28,23 @@ def with_lags(rows: Transitions, lags: Positive) -> Transitions:
     named = tuple(Column(name) for older in names[1:] for name in older)
     carried = tuple((own, source) for new, old in pairwise(names) for own, source in zip(old, new, strict=True))
     knowledge = replace(rows.schema.knowledge, carried=(*rows.schema.knowledge.carried, *carried))
+    reader = rows.schema.reader and replace(rows.schema.reader, lags=lags)
     return replace(
         rows,
         state=torch.cat([rows.state, past], 1),
         next_state=torch.cat([rows.next_state, later], 1),
-        schema=replace(rows.schema, states=(*rows.schema.states, *named), knowledge=knowledge),
+        schema=replace(rows.schema, states=(*rows.schema.states, *named), knowledge=knowledge, reader=reader),
     )
+
+
+def without_lags(schema: Schema, lags: int) -> Schema:
+    """The schema of the table before `with_lags`."""
+    if not lags:
+        return schema
+    own = schema.states[: len(schema.states) - lags * schema.actions.width]
+    named = {column.name for column in own}
+    carried = tuple(pair for pair in schema.knowledge.carried if pair[0] in named)
+    return replace(schema, states=own, knowledge=replace(schema.knowledge, carried=carried))
 
 
 def shifted(past: State, action: Action) -> State:

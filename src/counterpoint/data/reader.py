@@ -11,14 +11,15 @@ from counterpoint.data.action_columns import read_actions
 from counterpoint.data.columns import CheckedColumns, check_missing, open_table, quoted
 from counterpoint.data.doses import Bins
 from counterpoint.data.knowledge import Knowledge
-from counterpoint.data.layout import Layout, lay_out
+from counterpoint.data.lags import with_lags, without_lags
+from counterpoint.data.layout import Layout, changes, lay_out
 from counterpoint.data.missing import Method, carried, filled, learn_fills, own_value, steady
 from counterpoint.data.schema import Column, Schema
 from counterpoint.data.spaces import ActionSpace, Box
 from counterpoint.data.state_columns import read_states
 from counterpoint.data.transitions import Transitions, held_out_subjects
 from counterpoint.errors import require
-from counterpoint.settings import Weight, check_settings
+from counterpoint.settings import Count, Weight, check_settings
 
 Last = Literal["truncate", "terminal", "drop"]
 Outcome = Literal["marked row", "last row of the subject"]
@@ -61,6 +62,7 @@ class Reader:
     masks: tuple[str, ...] = ()
     encoding: str = "utf-8"
     knowledge: Knowledge = Knowledge()
+    lags: Count = 0
 
     def __post_init__(self) -> None:
         _check_types(self)
@@ -107,7 +109,41 @@ class Reader:
         """
         columns = self._open(table, [*self.action, self.reward, *self.next_state, *self.done, self.truncated])
         layout = lay_out(columns, self)
-        needed, training = layout.needed(), self._training(layout, held_out, seed)
+        return self._loaded(columns, layout, layout.needed(), (held_out, seed), like)
+
+    def read_record(self, table: Any, like: Schema) -> Loaded:
+        """The records of subjects who are still treated, read as the table of `like` was, by this reader.
+
+        A subject's last row is kept without a next state, and its action may be missing: it is yet to be chosen.
+        Rewards are not looked at; columns of outcomes may be left away.
+        """
+        columns = self._open(table, self.action).with_zeros(self.reward)
+        there = set(columns.frame.columns)
+        done = tuple(name for name in self.done if name in there)
+        ends = {"done": done, "outcome": self.outcome if done else None, "last": "terminal", "next_state": ()}
+        stops = self.truncated if self.truncated in there else ""
+        how = replace(self, **ends, truncated=stops, gaps=self.gaps or "cut")
+        layout = lay_out(columns, how)
+        still = layout.keep & (layout.outcome == len(done))
+        require(
+            bool(still[np.r_[changes(layout.subject)[1:], True]].all()),
+            "the last row of a record is marked as its end, so that nothing is left to decide; leave finished ones out",
+        )
+        needed = layout.needed()
+        needed[layout.order[still]] = False
+        loaded = how._loaded(columns, layout, needed, (0.0, 0), like)
+        return Loaded(loaded.rows, layout.notes)
+
+    def _loaded(
+        self,
+        columns: CheckedColumns,
+        layout: Layout,
+        needed: np.ndarray,
+        aside: tuple[float, int],
+        like: Schema | None,
+    ) -> Loaded:
+        """The rows of a layout; those `needed` must have an action and a reward."""
+        training, like = self._training(layout, *aside), None if like is None else without_lags(like, self.lags)
         values, states, missing = self._whole(columns, layout, training, like)
         following = self._following(columns, values, states, layout)
         action = read_actions(columns, self, needed, training, like)
@@ -118,7 +154,7 @@ class Reader:
             states = _static(states, values, following, layout.keep)
             reader = replace(self, step=layout.length)
             meaning = (tuple(states), action.space, action.names, action.columns, reader)
-            like = Schema(*meaning, (held_out, seed) if learned else None, self.knowledge)
+            like = Schema(*meaning, aside if learned else None, self.knowledge)
         rows = Transitions.logged(
             state=_single(values[layout.keep]),
             action=action.features[torch.from_numpy(layout.rows)],
@@ -129,7 +165,7 @@ class Reader:
         )
         like.check_rows(rows.state, rows.action, rows.next_state)
         notes = [*layout.notes, *_precision(states, values), *_precise(self.reward, reward[needed]), *_continuous(rows)]
-        return Loaded(rows, notes)
+        return Loaded(with_lags(rows, self.lags) if self.lags else rows, notes)
 
     def _open(self, table: Any, more: Sequence[str] = ()) -> CheckedColumns:
         names = [self.subject, self.time, self.episode, *self.state, *more]
@@ -241,7 +277,9 @@ def _precision(states: Sequence[Column], values: np.ndarray) -> list[str]:
 
 
 def _precise(name: str, values: np.ndarray) -> list[str]:
-    """What single precision loses of a column."""
+    """What single precision loses of a column; nothing of one without values."""
+    if not len(values):
+        return []
     single = values.astype(np.float32).astype(float)
     vanish = int(((single == 0) & (values != 0)).sum())
     if vanish:

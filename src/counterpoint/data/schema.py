@@ -107,6 +107,11 @@ class Schema:
         return tuple((i, len(column.levels)) for i, column in enumerate(self.states) if column.levels)
 
     @property
+    def spread_width(self) -> int:
+        """Columns of a state whose categories are spread level by level."""
+        return len(self.states) + sum(count - 1 for _, count in self.categories)
+
+    @property
     def static(self) -> tuple[int, ...]:
         """The places of the numeric columns that never change within a subject."""
         return tuple(i for i, column in enumerate(self.states) if column.static)

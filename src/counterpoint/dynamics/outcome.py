@@ -212,12 +212,12 @@ class Outcome:
     def rebuild(self, saved: Saved) -> LearnedTask:
         """The fitted task back from its artifact."""
         names = tuple(saved.header["outcome_names"])
-        heads = Heads(1, _width(saved.schema), saved.schema.actions.width, len(names), self.hidden)
+        heads = Heads(1, saved.schema.spread_width, saved.schema.actions.width, len(names), self.hidden)
         given = (saved.schema, saved.origin, names, saved.header["horizon"])
         return LearnedTask(self, with_weights(heads, saved.weights), *given)
 
     def _build(self, data: Transitions, members: int) -> Heads:
-        return Heads(members, _width(data.schema), data.action.shape[1], len(data.outcome_names), self.hidden)
+        return Heads(members, data.schema.spread_width, data.action.shape[1], len(data.outcome_names), self.hidden)
 
     def _task(self, weights: dict[str, Tensor], job: Job) -> LearnedTask:
         data, heads = job.data, with_weights(self._build(job.data, 1), weights)
@@ -285,11 +285,6 @@ def _tables(data: Transitions) -> dict[str, dict[str, Tensor]]:
 def _told(rows: Transitions) -> Float[Tensor, "n c"]:
     """State and action, categories level by level."""
     return context(spread_levels(rows.state, rows.schema.categories), rows.action)
-
-
-def _width(schema: Schema) -> int:
-    """Columns of a state whose categories are spread."""
-    return len(schema.states) + sum(count - 1 for _, count in schema.categories)
 
 
 def _classes(outcome: Tensor) -> Float[Tensor, "n 1"]:

@@ -26,6 +26,11 @@ def evaluate(
     theta: Theta = NO_THETA,
 ) -> Float[Tensor, " n"]:
     """The return of one policy in every trial, cut at the task's horizon unless another is given."""
+    require(
+        theta.shape[1] == policy.factor_width or not policy.factor_width,
+        "the policy must be told every subject's factor, and a new subject's is not known; learn one that finds it out"
+        " (ctrl-p), or pass theta",
+    )
     return evaluate_many([policy], task, trials, seed, horizon, theta)[0]
 
 

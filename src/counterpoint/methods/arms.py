@@ -13,6 +13,7 @@ from counterpoint.dynamics.gaussian import GaussianDynamics
 from counterpoint.dynamics.gaussian_process import GaussianProcess
 from counterpoint.dynamics.mixture import MixtureDynamics
 from counterpoint.methods.general import LEARNER, General
+from counterpoint.methods.personal import Personal
 from counterpoint.nets.training import Schedule
 from counterpoint.policies.base import PolicyLearner
 from counterpoint.policies.bcq import BCQ
@@ -23,6 +24,7 @@ from counterpoint.policies.search import Search
 from counterpoint.policies.steve import MVE, STEVE
 from counterpoint.scm.bicogan import BiCoGAN
 from counterpoint.scm.posterior import PosteriorDraws
+from counterpoint.scm.random_effects import RandomEffects
 from counterpoint.settings import checked
 from counterpoint.simulation.selection import Rollouts
 
@@ -89,11 +91,12 @@ def beyond_arms(learner: D3QN = VOTING) -> dict[str, PolicyLearner]:
 
 
 def named_arms(learner: D3QN = LEARNER) -> dict[str, PolicyLearner]:
-    """All arms, and MVE, under names that are easily typed."""
+    """All arms, MVE and the personal ones, under names that are easily typed."""
     short = {CTRL_G: "ctrl-g", CTRL_G_BICOGAN: "ctrl-g-bicogan", ROLLOUTS: "ctrl-g-rollouts", SEARCH: "search"}
     every = {**paper_arms(learner), **beyond_arms(VOTING if learner == LEARNER else learner)}
     arms = {short.get(name, name.lower()): arm for name, arm in every.items()}
-    return {**arms, "mve": MVE(learner=learner)}
+    by_groups = General(RandomEffects(), learner=learner, sees_factor=False)
+    return {**arms, "mve": MVE(learner=learner), "ctrl-p": Personal(), "ctrl-p-d3qn": Personal(by_groups)}
 
 
 def quick_arms() -> dict[str, PolicyLearner]:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from counterpoint.artifacts import Saved
 from counterpoint.data.jobs import Job, Origin
+from counterpoint.data.transitions import Transitions
 from counterpoint.errors import require
 from counterpoint.methods.general import General
 from counterpoint.model import Model, SubjectFactors
@@ -43,10 +44,24 @@ class Personal(PolicyLearner):
             "policies of groups see no factors and a policy without groups does; set policy.sees_factor accordingly",
         )
 
+    def within(self, model: Model, rows: Transitions, groups: int = 0) -> "Personal":
+        """The same by a fitted model, for so many groups (0 for as many as the rows speak for).
+
+        The groups weigh how sure each factor is where the model says so, and are k-means' where it does not.
+        """
+        check_personal(model)
+        unsure = bool(model.subject_factors(rows).covariance.any())
+        kind = MixtureGroups(groups) if unsure else KMeansGroups(groups)
+        return replace(self, policy=replace(self.policy, model=model.recipe), groups=kind)
+
+    def check(self, jobs: Sequence[Job], task: Task) -> None:
+        """What cannot be learned is refused before anything is."""
+        self.policy.check(jobs, task)
+
     def fit_many(
         self, jobs: Sequence[Job], task: Task, monitor: Monitor = Monitor(), device: str = "cpu"
     ) -> list[Learned]:
-        self.policy.check(jobs, task)
+        self.check(jobs, task)
         models = self.policy.fit_models(jobs, monitor, device)
         return self.with_models(jobs, models, task, monitor, device)
 
@@ -115,3 +130,14 @@ class Personal(PolicyLearner):
     def rebuild(self, saved: Saved) -> PersonalPolicy:
         """The policy back from its artifact."""
         return rebuilt(self, saved)
+
+
+def check_personal(model: Model) -> None:
+    """Refuse a model to which all subjects are alike."""
+    alike = isinstance(model.recipe, RandomEffects)
+    require(
+        bool(model.theta_width),
+        "the model finds no difference between the subjects, so one policy serves all (--method search or ctrl-g)"
+        if alike
+        else "the model knows no subject factors; fit RandomEffects (scm:random-effects), whose subjects differ",
+    )

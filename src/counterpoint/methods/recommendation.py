@@ -19,8 +19,9 @@ from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
 from counterpoint.model import Model
 from counterpoint.policies.base import Policy, Verdict
+from counterpoint.policies.personal import Met, meet
 from counterpoint.policies.qnetwork import QPolicy
-from counterpoint.policies.values import action_values
+from counterpoint.policies.values import action_values, subject_values
 from counterpoint.scm.support import Similar, near_doses
 from counterpoint.settings import checked
 from counterpoint.tasks.base import Task
@@ -85,19 +86,27 @@ def recommend(
     """Advice for each subject of a table with the training table's columns, by its last row.
 
     `logged` are the rows that the policy was learned from, where similar states are looked for. A policy that has no
-    values of its own gets them by rollouts in `model`, rewarded and ended by `task`, where both are given.
+    values of its own gets them by rollouts in `model`, rewarded and ended by `task`, where both are given. A subject's
+    factor counts as unknown, and a personal policy answers as it does to anybody; see `recommend_to`.
     """
     agree(policy.schema, logged.schema, "policy", "log")
     patients = read_patients(table, policy.schema)
+    met = meet(policy, logged[logged.subject < 0], model)
+    values = _values(met, patients.state, model, task, seed)
+    return Recommendations(policy.verdict, advise(met.policy, patients, logged, values, seed))
+
+
+def advise(
+    policy: Policy, patients: Patients, logged: Transitions, values: Float[Tensor, "n actions"] | None, seed: int
+) -> tuple[Advice, ...]:
+    """What a policy advises each subject, given what every action is worth where that is known."""
     if not isinstance(policy.actions, Discrete):
-        return Recommendations(policy.verdict, _doses(policy, patients, logged, seed))
+        return _doses(policy, patients, logged, seed)
     labels = policy.schema.labels()
     taken, known = Similar(logged, seed=seed).taken(patients.state, len(labels))
     share = taken.double() / taken.sum(1, keepdim=True).clamp(min=1)
     wanted = policy.actions.index(policy.act(patients.state))
-    values = _values(policy, patients.state, model, task, seed)
-    advice = [_advice(i, patients, policy, labels, wanted, values, share, known) for i in range(len(patients.names))]
-    return Recommendations(policy.verdict, tuple(advice))
+    return tuple(_advice(i, patients, policy, labels, wanted, values, share, known) for i in range(len(patients.names)))
 
 
 def _doses(policy: Policy, patients: Patients, logged: Transitions, seed: int) -> tuple[Advice, ...]:
@@ -120,14 +129,18 @@ def _not_measured(patients: Patients, i: int) -> str:
 
 
 def _values(
-    policy: Policy, state: Float[Tensor, "n s"], model: Model | None, task: Task | None, seed: int
+    met: Met, state: Float[Tensor, "n s"], model: Model | None, task: Task | None, seed: int
 ) -> Float[Tensor, "n actions"] | None:
     """What every action is worth to every subject; none where nothing can say so."""
-    if isinstance(policy, QPolicy):
-        return policy.values(state)
+    if not isinstance(met.policy.actions, Discrete):
+        return None
+    if isinstance(met.decides, QPolicy):
+        return met.decides.values(state, met.told)
     if model is None or task is None:
         return None
-    return action_values(policy, model, task, state, seed=seed).mean
+    if model.theta_width:
+        return subject_values(met.policy, model, task, state, met.factors, episodes=4, seed=seed).mean
+    return action_values(met.policy, model, task, state, seed=seed).mean
 
 
 def _advice(

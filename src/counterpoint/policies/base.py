@@ -59,6 +59,11 @@ class Policy(nn.Module, Artifact, ABC):
     def device(self) -> torch.device:
         return next(self.parameters()).device
 
+    @property
+    def factor_width(self) -> int:
+        """Columns of the subject's factor that it must be told; 0 for a policy that is the same for everybody."""
+        return 0
+
     def extras(self) -> dict[str, Any]:
         return {"verdict": encode(self.verdict)}
 

@@ -13,8 +13,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from counterpoint.artifacts import Saved
-from counterpoint.data.jobs import Origin
+from counterpoint.data.jobs import NO_THETA, Origin
 from counterpoint.data.schema import Schema, agree
+from counterpoint.data.shapes import Theta
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError, require
 from counterpoint.model import Model, SubjectFactors
@@ -93,7 +94,7 @@ class PersonalPolicy(Policy):
         agree(self.schema, history.schema, "policy", "history")
         seen = history.subject.unique()
         require(len(seen) <= 1, f"the history holds {len(seen)} subjects; give the rows of one")
-        rows = int((~history.imagined & history.has_next).sum())
+        rows = int(self.model.mechanism.telling(history).sum())
         factors = self.model.subject_factors(history)[seen] if rows else SubjectFactors.prior(1, self.model.theta_width)
         decides = self._of_known(factors)[0] if rows else self.everybody
         policy = self.policies[int(decides)]
@@ -121,6 +122,14 @@ class PersonalPolicy(Policy):
             return _all(self.everybody, theta)
         return torch.cdist(theta, self.groups.centre.to(theta)).argmin(1)
 
+    def sizes(self, rows: Transitions) -> list[int]:
+        """How many of the subjects in a table are likeliest of each group."""
+        if self.groups is None:
+            return []
+        there = torch.bincount(rows.subject, minlength=len(rows.subject_names)) > 0
+        likeliest = self.groups.chances(self.model.subject_factors(rows)).argmax(1)[there.cpu()]
+        return torch.bincount(likeliest, minlength=self.groups.count).tolist()
+
     def actor(self) -> Actor:
         """For subjects whose factors are given; where none is, everybody's policy or one told the middle of all."""
         act, width = _dispatch([self]), self.model.theta_width
@@ -144,7 +153,7 @@ class PersonalPolicy(Policy):
 class Told(Policy):
     """A policy that sees factors, told one subject's."""
 
-    def __init__(self, whole: PersonalPolicy, policy: Policy, factor: Float[Tensor, "1 t"]) -> None:
+    def __init__(self, whole: Policy, policy: Policy, factor: Float[Tensor, "1 t"]) -> None:
         super().__init__()
         self.policy, self.factor, self.schema = policy, factor, whole.schema
         self.recipe, self.origin, self.verdict = whole.recipe, whole.origin, whole.verdict
@@ -222,6 +231,38 @@ def _dispatch(policies: Sequence[PersonalPolicy]) -> Dispatch:
         return said.gather(1, decides[:, None, :, None].expand(-1, -1, -1, said.shape[-1]))[:, 0]
 
     return act
+
+
+@dataclass(frozen=True)
+class Met:
+    """What a policy makes of a subject's record, whether it is personal or not."""
+
+    policy: Policy
+    """What to do for this subject: `policy.act(state)`."""
+    decides: Policy
+    """The same, before it was told the factor."""
+    factors: SubjectFactors
+    """What is known of the subject's factor."""
+    adapted: Adapted | None
+    """What a personal policy says of the subject; none for one that is not."""
+
+    @property
+    def told(self) -> Theta:
+        """The factor, where the policy is to be told one."""
+        return self.factors.mean if self.decides.factor_width else NO_THETA
+
+
+def meet(policy: Policy, history: Transitions, model: Model | None = None) -> Met:
+    """Adapt a personal policy to a record; tell another the factor that `model` finds, where it wants one."""
+    if isinstance(policy, PersonalPolicy):
+        adapted = policy.adapt(history)
+        decides = adapted.policy.policy if isinstance(adapted.policy, Told) else adapted.policy
+        return Met(adapted.policy, decides, adapted.factors, adapted)
+    width = policy.factor_width
+    own = SubjectFactors.prior(1, width)
+    if model is not None and model.theta_width and len(history):
+        own = model.subject_factors(history)[history.subject[:1]]
+    return Met(Told(policy, policy, own.mean) if width else policy, policy, own, None)
 
 
 def rebuilt(recipe: Any, saved: Saved) -> PersonalPolicy:

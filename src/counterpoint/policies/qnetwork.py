@@ -40,6 +40,10 @@ class QPolicy(Policy):
         """The number of the best action."""
         return self.values(state, theta).argmax(-1)
 
+    @property
+    def factor_width(self) -> int:
+        return self.network.states.mean.shape[-1] - self.schema.spread_width
+
     def weights(self) -> dict[str, Tensor]:
         return self.network.state_dict()
 

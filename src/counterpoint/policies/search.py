@@ -327,6 +327,10 @@ class SearchedPolicy(Policy):
         """Mean return over the members of the model, from the starts and noise that the policy was chosen by."""
         return float(self.returns.mean())
 
+    @property
+    def factor_width(self) -> int:
+        return self.mean.shape[-1] - self.schema.spread_width
+
     def weights(self) -> dict[str, Tensor]:
         return {name: getattr(self, name).data for name in ("numbers", "returns", "mean", "spread")}
 

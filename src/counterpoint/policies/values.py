@@ -17,9 +17,10 @@ from counterpoint.data.shapes import Theta
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError, require
-from counterpoint.model import Model
+from counterpoint.model import Model, SubjectFactors
 from counterpoint.policies.base import Policy
 from counterpoint.scm.support import Similar
+from counterpoint.seeding import generator
 from counterpoint.settings import Count, Fraction, Positive, checked
 from counterpoint.simulation.models import ModelSimulator
 from counterpoint.simulation.rollout import Rollout, on_device
@@ -99,6 +100,31 @@ def state_values(
 ) -> Values:
     """V(s): the policy from the first step on; as `action_values`, in one column."""
     return _values(policy, model, task, state, theta, (episodes, horizon, discount, share, seed), logged, None)
+
+
+@checked
+def subject_values(
+    policy: Policy,
+    model: Model,
+    task: Task,
+    state: Float[Tensor, "n s"],
+    factors: SubjectFactors,
+    draws: Positive = 16,
+    episodes: Positive = 16,
+    share: Fraction = 0.9,
+    seed: int = 0,
+) -> Values:
+    """Q(s, a) for subjects whose factors are known as far as normal laws say; V(s) where doses are continuous.
+
+    The interval is over the members and over what the factors may be. One law serves all states where it is only one.
+    """
+    draws = draws if model.theta_width else 1
+    which = torch.arange(len(factors.mean)).expand(len(state)).repeat_interleave(draws)
+    drawn = SubjectFactors(factors.mean[which], factors.covariance[which]).draw(generator(seed, "factors"))
+    ask_for = action_values if isinstance(policy.actions, Discrete) else state_values
+    states = state.repeat_interleave(draws, 0)
+    found = ask_for(policy, model, task, states, drawn, episodes, seed=seed, share=share).members
+    return Values(found.unflatten(1, (len(state), draws)).transpose(1, 2).flatten(0, 1), share)
 
 
 @torch.no_grad()

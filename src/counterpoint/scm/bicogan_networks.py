@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.optim import Optimizer
@@ -137,6 +137,14 @@ class AdversarialMechanism(StructuralMechanism):
 
     def tracker(self) -> Tracker:
         return super().tracker() if self.factor is None else WindowTracker(self, self.factor)
+
+    def telling(self, rows: Transitions) -> Bool[Tensor, " n"]:
+        """Those of a whole window."""
+        if self.factor is None:
+            return super().telling(rows)
+        found = torch.zeros(len(rows), dtype=torch.bool, device=rows.state.device)
+        found[rows.windows(self.factor.window).rows] = True
+        return found
 
     def standard_inputs(self, windows: Float[Tensor, "k w length i"]) -> Float[Tensor, "k w length i"]:
         """Windows of (s, a) in the units of the context."""
