@@ -21,7 +21,7 @@ FIRST_ROUNDS = 15
 STILL = 1e-5
 """A fit is done when an iteration moves its numbers by less than this share of them."""
 RIDGE = 1e-6
-"""Share of the mean diagonal that is added to normal equations: only enough for columns that repeat each other."""
+"""Share of each diagonal number that is added to normal equations: only enough for columns that repeat each other."""
 LEAST = 1e-9
 """Share of a column's variance that its noise has at least: an equation without noise would know every subject."""
 CHUNK = 65_536
@@ -161,9 +161,7 @@ def _by_coefficients(sums: Sums, pooled: LinearEffects, factors: int) -> LinearE
 
 def _roots(sums: Sums, pooled: LinearEffects) -> tuple[Float[Tensor, "p p"], Float[Tensor, "d d"]]:
     """Cholesky factors of all rows' Σx'x, and of the inverse noise."""
-    xx = sums.xx.sum(0)
-    ridge = RIDGE * xx.diagonal().mean() * torch.eye(len(xx)).to(xx)
-    return torch.linalg.cholesky(xx + ridge), torch.linalg.cholesky(torch.linalg.inv(pooled.covariance))
+    return torch.linalg.cholesky(_ridged(sums.xx.sum(0))), torch.linalg.cholesky(torch.linalg.inv(pooled.covariance))
 
 
 def _started(
@@ -177,7 +175,13 @@ def _started(
 
 
 def _solve(left: Float[Tensor, "a a"], right: Float[Tensor, "a d"]) -> Float[Tensor, "a d"]:
-    return torch.linalg.solve(left + RIDGE * left.diagonal().mean() * torch.eye(len(left)).to(left), right)
+    return torch.linalg.solve(_ridged(left), right)
+
+
+def _ridged(left: Float[Tensor, "a a"]) -> Float[Tensor, "a a"]:
+    """Normal equations with a ridge in each coefficient's own units: precise columns are no measure for noisy ones."""
+    own = left.diagonal()
+    return left + RIDGE * torch.diag(own.clamp(min=RIDGE * own.mean()))
 
 
 def _proper(noise: Float[Tensor, "d d"], square: Float[Tensor, "d d"], rows: Tensor) -> Float[Tensor, "d d"]:

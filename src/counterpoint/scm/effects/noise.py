@@ -15,6 +15,9 @@ ROUNDS = 10
 """Rounds of reweighting in which the two parts are told apart."""
 LEAST = 1e-4
 """Share of a column's mean square residual that stays constant noise at least."""
+NUGGET = 1e-6
+"""Variance that every equation has beside its noise, as a share of its mean square change: a column that is a function
+of the others would otherwise outweigh all that are not."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +33,10 @@ class Noise:
     def of(cls, residual: Float[Tensor, "m d"], amount: Float[Tensor, "m d"], combined: bool) -> "Noise":
         """What explains squared residuals column by column, and products of residuals beside."""
         if not combined:
-            return cls(proper(residual.T @ residual / len(residual)), torch.zeros_like(residual[0]))
-        parts = [_combined(r, a) for r, a in zip(residual.square().T, amount.square().T, strict=True)]
+            found = residual.T @ residual / len(residual)
+            return cls(proper(found + NUGGET * torch.eye(len(found)).to(found)), torch.zeros_like(residual[0]))
+        square = residual.square() + NUGGET
+        parts = [_combined(r, a) for r, a in zip(square.T, amount.square().T, strict=True)]
         own, share = torch.stack(parts).T
         weight = (own + share * amount.square()).rsqrt()
         white, total = residual * weight.square(), weight.square()

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from counterpoint.scm.effects.changes import Layout
 from counterpoint.scm.effects.linear import LinearEffects, Sums, fit
-from counterpoint.scm.effects.noise import Noise
+from counterpoint.scm.effects.noise import NUGGET, Noise
 
 MOST_WEIGHED = 64
 """Coefficients (features × columns) up to which every row is weighed by its own noise; beyond, all rows count alike."""
@@ -98,14 +98,18 @@ class Standardised:
         """The sums under a noise: every column of every row becomes a row of its own, in units of its own noise."""
         (m, p), d, subjects = self.line.shape, self.y.shape[1], int(self.subject.max()) + 1
         x, y, own, slope = self.line, self.y, self.subject, self.log_slope
+        nugget = (NUGGET * torch.eye(d).to(y)).expand(m, d, d)
         if self.affordable:
             roots = noise.roots(self.amount)
             white = torch.linalg.inv(roots)
             x = (white[:, :, None] * x[:, None, :, None]).reshape(m * d, p * d)
             y, own = (white @ y[..., None]).reshape(m * d, 1), own.repeat_interleave(d)
+            nugget = NUGGET * white.square().sum((1, 2), keepdim=True)
             slope = slope - roots.diagonal(0, 1, 2).log().sum(1)
         each = torch.zeros(subjects, dtype=torch.double).index_add_(0, self.subject, slope)
-        return Prepared(self, noise, Sums.of(x, y, own, subjects), each)
+        sums = Sums.of(x, y, own, subjects)
+        sums.yy.index_add_(0, self.subject, nugget)
+        return Prepared(self, noise, sums, each)
 
 
 @dataclass(frozen=True)
