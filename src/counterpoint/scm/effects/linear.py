@@ -24,8 +24,6 @@ RIDGE = 1e-6
 """Share of each diagonal number that is added to normal equations: only enough for columns that repeat each other."""
 LEAST = 1e-9
 """Share of a column's variance that its noise has at least: an equation without noise would know every subject."""
-CHUNK = 65_536
-"""Rows whose products are in memory at once."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +38,11 @@ class Sums:
     @classmethod
     def of(cls, x: Float[Tensor, "m p"], y: Float[Tensor, "m d"], subject: Int[Tensor, " m"], subjects: int) -> "Sums":
         """The sums over every subject's rows, in double precision."""
-        p, d = x.shape[1], y.shape[1]
-        xx, xy, yy = (x.new_zeros(subjects, a, b, dtype=torch.double) for a, b in ((p, p), (p, d), (d, d)))
-        for x_, y_, own in zip(x.double().split(CHUNK), y.double().split(CHUNK), subject.split(CHUNK), strict=True):
-            for total, left, right in ((xx, x_, x_), (xy, x_, y_), (yy, y_, y_)):
-                total.index_add_(0, own, left[:, :, None] * right[:, None])
-        return cls(xx, xy, yy, torch.bincount(subject, minlength=subjects).double())
+        order, rows = subject.argsort(stable=True), torch.bincount(subject, minlength=subjects)
+        own = [table.double()[order].split(rows.tolist()) for table in (x, y)]
+        pairs = ((0, 0), (0, 1), (1, 1))
+        xx, xy, yy = (torch.stack([a.T @ b for a, b in zip(own[i], own[j], strict=True)]) for i, j in pairs)
+        return cls(xx, xy, yy, rows.double())
 
     def __getitem__(self, subjects: Tensor) -> "Sums":
         return Sums(self.xx[subjects], self.xy[subjects], self.yy[subjects], self.rows[subjects])
