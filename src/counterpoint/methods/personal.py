@@ -36,6 +36,9 @@ class Personal(PolicyLearner):
     """Whether a group's subjects all count as its centre, as in the paper; else each is drawn from its posterior."""
     sure: Share = 0.5
     """Chance of a group from which a new subject is treated as one of it; before that everybody's policy decides."""
+    explores: bool = False
+    """Whether a subject who is learned about while treated is taken for one drawn anew at every step from what is known
+    of it (posterior sampling), so that treatments are tried while it is unsure; else for the mean."""
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -21,6 +21,7 @@ from counterpoint.errors import CounterpointError, require
 from counterpoint.model import Model, SubjectFactors
 from counterpoint.policies.base import Policy, saved_verdict
 from counterpoint.scm.groups import Groups
+from counterpoint.seeding import generator
 from counterpoint.simulation.rollout import Actor
 
 POPULATION = "population"
@@ -181,6 +182,7 @@ class Learning:
     def __init__(self, policies: Sequence[PersonalPolicy]) -> None:
         self.policies, self.act = policies, _dispatch(policies)
         self.trackers = [policy.model.mechanism.tracker() for policy in policies]
+        self.randoms = [generator(policy.origin.seed, "exploring") for policy in policies]
         self.before: tuple[Tensor, Tensor] | None = None
 
     @torch.no_grad()
@@ -190,15 +192,24 @@ class Learning:
             for k, tracker in enumerate(self.trackers):
                 tracker.see(last[k], action[k], state[k])
         found = [tracker.factors(state.shape[1]) for tracker in self.trackers]
-        chosen = self.act(state, [factors.mean for factors in found], self._decide(found))
+        chosen = self._explored(state, found) if self.policies[0].recipe.explores else self._sure(state, found)
         self.before = state.clone(), chosen
         return chosen
 
-    def _decide(self, found: Sequence[SubjectFactors]) -> Int[Tensor, "k n"]:
-        """As long as nothing is known of anybody, everybody's policy decides."""
-        if not all(tracker.knows for tracker in self.trackers):
-            return torch.stack([_all(policy.everybody, found[0].mean) for policy in self.policies])
-        return torch.stack([policy._of_known(own) for policy, own in zip(self.policies, found, strict=True)])
+    def _sure(self, state: Float[Tensor, "k n s"], found: Sequence[SubjectFactors]) -> Float[Tensor, "k n a"]:
+        """By the means of what is known; as long as nothing is known of anybody, everybody's policy decides."""
+        if all(tracker.knows for tracker in self.trackers):
+            decides = [policy._of_known(own) for policy, own in zip(self.policies, found, strict=True)]
+        else:
+            decides = [_all(policy.everybody, found[0].mean) for policy in self.policies]
+        return self.act(state, [factors.mean for factors in found], torch.stack(decides))
+
+    def _explored(self, state: Float[Tensor, "k n s"], found: Sequence[SubjectFactors]) -> Float[Tensor, "k n a"]:
+        """As if subjects were draws from what is known of them."""
+        laws = (SubjectFactors(own.mean.cpu(), own.covariance.cpu()) for own in found)
+        drawn = [law.draw(random).to(state) for law, random in zip(laws, self.randoms, strict=True)]
+        decides = [policy._of_given(own) for policy, own in zip(self.policies, drawn, strict=True)]
+        return self.act(state, drawn, torch.stack(decides))
 
 
 def _all(place: int, subjects: Float[Tensor, "n t"]) -> Int[Tensor, " n"]:
