@@ -148,12 +148,14 @@ class SepsisArms:
         schedule = replace(SEARCH.schedule, steps=self.told.rounds)
         search = replace(SEARCH, schedule=schedule, support_price=self.told.support_price)
         device, jobs, task = self.told.device, self.jobs, self.task
-        arms = {"D3QN": lambda: Q_LEARNING.fit_many(jobs, task, self.monitor.stage("D3QN"), device)}
+        arms: dict[str, Callable[[], Sequence[Any]]] = {
+            "D3QN": lambda: Q_LEARNING.fit_many(jobs, task, self.monitor.stage("D3QN"), device)
+        }
         models = general.fit_models(jobs, self.monitor, device)
         if self.told.ctrl_g:
             augmented = [general.augment(job, model, task) for job, model in zip(jobs, models, strict=True)]
             arms["CTRL_g"] = lambda: general.learn(augmented, models, task, self.monitor.stage("CTRL_g"), device)
-        arms["CTRL_g + search"] = lambda: search.search(jobs, models, task, self.monitor)
+        arms["CTRL_g + search"] = lambda: search.with_models(jobs, models, task, self.monitor)
         return arms
 
     def values(self) -> dict[str, list[float]]:
