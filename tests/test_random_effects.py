@@ -18,8 +18,8 @@ from counterpoint.scm.effects.changes import Change, Layout
 from counterpoint.scm.effects.choosing import choose_changes, choose_factors, choose_noise
 from counterpoint.scm.effects.law import EffectsLaw, marginal
 from counterpoint.scm.effects.linear import LinearEffects, Sums, fit, improve
+from counterpoint.scm.effects.mechanism import EffectsMechanism, align
 from counterpoint.scm.effects.prepared import Table, prepare
-from counterpoint.scm.random_effects import EffectsMechanism, align
 from counterpoint.simulation.models import ModelSimulator
 from effects import EFFECT, MEAN, NOISE, RECIPE, by_hand, generator, linear_rows, logged, responders
 from tables import refused

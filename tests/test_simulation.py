@@ -14,7 +14,7 @@ from counterpoint.data.transitions import Transitions, concatenate
 from counterpoint.dynamics.deterministic import Deterministic
 from counterpoint.dynamics.outcome import Outcome
 from counterpoint.errors import CounterpointError
-from counterpoint.model import Model
+from counterpoint.model import Model, SubjectFactors
 from counterpoint.nets.laws import Gaussian, Mixture, SkewedSpline, Spline
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Schedule
@@ -294,8 +294,8 @@ class Drift:
 class _Blind:
     """A model that knows no subjects."""
 
-    def subjects(self, rows: Transitions) -> Float[Tensor, "n 0"]:
-        return rows.state[:, :0]
+    def subject_factors(self, rows: Transitions) -> SubjectFactors:
+        return SubjectFactors.prior(len(rows.subject_names), 0)
 
 
 def fixed(*actions: float) -> Actor:

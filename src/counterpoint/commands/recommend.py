@@ -45,7 +45,8 @@ class Recommend:
 
     def execute(self) -> None:
         require(
-            (self.data is None) != (self.history is None), "give --data, a table of new subjects, or --history, one's"
+            (self.data is None) != (self.history is None),
+            "there is nobody to advise, or two kinds; give --data, a table of new subjects, or --history, one's record",
         )
         run = Run(self.run)
         model, task = (run.scm, run.task) if run.has("scm") and run.has_task() else (None, None)
