@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass, replace
 import torch
 import tyro
 from jaxtyping import Int
-from scipy.optimize import linear_sum_assignment
 from sklearn.cluster import KMeans
 from torch import Tensor
 
 from counterpoint.data.transitions import Transitions
+from counterpoint.experiments.groups import matched_accuracy
 from counterpoint.nets.training import Schedule
 from counterpoint.scm.bicogan import BiCoGAN, ConditionalBiCoGAN
 from counterpoint.scm.lstm_factor import LSTMFactor
@@ -84,11 +84,7 @@ def accuracy(rows: Transitions, planet: Int[Tensor, " n"], theta: Tensor) -> flo
     """The share of subjects in the group that stands for their planet."""
     first = torch.stack([(rows.subject == subject).nonzero()[0, 0] for subject in rows.subject.unique()])
     group = torch.from_numpy(KMeans(len(PLANETS), n_init=10, random_state=0).fit_predict(theta[first].numpy()))
-    shared = torch.zeros(len(PLANETS), len(PLANETS)).index_put(
-        (group.long(), planet[first]), torch.tensor(1.0), accumulate=True
-    )
-    pairs = linear_sum_assignment(shared.numpy(), maximize=True)
-    return float(shared[pairs].sum() / len(first))
+    return matched_accuracy(group.long(), planet[first])
 
 
 if __name__ == "__main__":

@@ -442,9 +442,10 @@ def test_members_speak_of_the_same_factors(fitted) -> None:
     assert apart(model.mechanism) < 0.1
     turned = deepcopy(model.mechanism)
     with torch.no_grad():
-        turned.law.rotation[2] = turned.law.rotation[2] @ torch.tensor([[0.0, 1.0], [-1.0, 0.0]])
+        turned.law.rotation.copy_(torch.eye(2))
+        effect = turned.law.effect[2].unflatten(-1, (-1, 2)) @ torch.tensor([[0.0, 1.0], [-1.0, 0.0]])
+        turned.law.effect[2] = effect.flatten(-2)
     assert apart(turned) > 0.5
-    turned.law.rotation.copy_(torch.eye(2))
     align(turned, rows)
     assert apart(turned) == pytest.approx(apart(model.mechanism), abs=1e-3)
 

@@ -10,7 +10,6 @@ environment and a number of rows are learned in one stack; every finished cell i
 goes on.
 """
 
-import json
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -19,13 +18,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from counterpoint.artifacts import device_of, encode, recipe_hash, write_text
+from counterpoint.artifacts import device_of, encode, recipe_hash
 from counterpoint.data.jobs import Job
 from counterpoint.data.transitions import Transitions
 from counterpoint.dynamics.outcome import Outcome
-from counterpoint.errors import CounterpointError, require
+from counterpoint.errors import require
 from counterpoint.evaluation.gym_return import evaluate_in_gym
-from counterpoint.experiments.executors import Executor, Failure, Report, silent
+from counterpoint.experiments.cells import carry_out, read_rows, refuse_failures, write_rows
+from counterpoint.experiments.executors import Executor, Report, silent
 from counterpoint.experiments.grid import code_version
 from counterpoint.nets.laws import Gaussian
 from counterpoint.nets.likelihood import Likelihood
@@ -160,23 +160,13 @@ class Classic:
         """Run what is not done yet; write `<name>.csv`, `<name>.settings.json` and `<name>.png`."""
         packs, folder = self.packs(), out / self.name
         left = [pack for pack in packs if any(_read(folder, pack, seed) is None for seed in pack.seeds)]
-        total, done = self.seeds * len(packs), self.seeds * (len(packs) - len(left))
-        report("cells", done, total)
         work = partial(learn, checkpoints=folder.resolve() / "checkpoints", device=device)
-        failures: list[str] = []
-        for index, outcome in executor.run(work, left, report):
-            if isinstance(outcome, Failure):
-                failures.append(f"{left[index].environment}: {outcome.reason}")
-                write_text(out / f"{self.name}.failures.txt", "\n".join(failures))
-            else:
-                _keep(folder, left[index], outcome)
-            done += self.seeds
-            report("cells", done, total)
+        failed = carry_out(
+            left, work, partial(_keep, folder), lambda pack: pack.environment, self.seeds * len(packs),
+            out / f"{self.name}.failures.txt", executor, report, self.seeds,
+        )  # fmt: skip
         rows = self._write(out)
-        if not failures:
-            (out / f"{self.name}.failures.txt").unlink(missing_ok=True)
-        if failures:
-            raise CounterpointError(f"{len(failures)} of {len(packs)} packs failed ({'; '.join(failures)})")
+        refuse_failures(failed, len(packs), "packs")
         return rows
 
     def _write(self, out: Path) -> list[dict[str, Any]]:
@@ -226,17 +216,18 @@ def _in_model(policy: Any) -> float:
 
 def _read(folder: Path, pack: Pack, seed: int) -> dict[str, Any] | None:
     """What a finished cell left behind; None where there is nothing whole."""
-    try:
-        row = json.loads((folder / "cells" / f"{pack.key(seed)}.json").read_text())
-    except (OSError, ValueError):
-        return None
-    return {**row, "environment": pack.environment} if isinstance(row, dict) and row.keys() >= set(COLUMNS) else None
+    rows = read_rows(_path(folder, pack, seed), COLUMNS)
+    return {**rows[0], "environment": pack.environment} if rows else None
+
+
+def _path(folder: Path, pack: Pack, seed: int) -> Path:
+    return folder / "cells" / f"{pack.key(seed)}.json"
 
 
 def _keep(folder: Path, pack: Pack, rows: Sequence[Row]) -> None:
     """Each cell into its own file, whole or absent; then the checkpoints have served."""
     for seed, row in zip(pack.seeds, rows, strict=True):
-        write_text(folder / "cells" / f"{pack.key(seed)}.json", json.dumps(row))
+        write_rows(_path(folder, pack, seed), [row])
     for checkpoints in (folder / "checkpoints").glob(f"{pack.name}-*"):
         shutil.rmtree(checkpoints, ignore_errors=True)
 

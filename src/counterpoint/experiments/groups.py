@@ -5,7 +5,6 @@ its record under the true equations of each planet, which no method can beat on 
 matching of groups to planets.
 """
 
-import json
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -19,8 +18,8 @@ from torch import Tensor
 
 from counterpoint.artifacts import encode, recipe_hash, write_text
 from counterpoint.data.transitions import Transitions
-from counterpoint.errors import CounterpointError
-from counterpoint.experiments.executors import Executor, Failure, Report, silent
+from counterpoint.experiments.cells import carry_out, read_rows, refuse_failures, write_rows
+from counterpoint.experiments.executors import Executor, Report, silent
 from counterpoint.experiments.grid import code_version
 from counterpoint.model import SubjectFactors
 from counterpoint.report.factors import factors_figure, groups_page
@@ -114,22 +113,14 @@ class GroupAccuracy:
     def run(self, out: Path, executor: Executor, report: Report = silent) -> list[dict[str, Any]]:
         """Run what is not done yet; write groups.csv, .md, .png and .settings.json."""
         cells, folder = self.cells(), out / "groups"
-        left = [cell for cell in cells if _read(folder, cell) is None]
-        done = len(cells) - len(left)
-        report("cells", done, len(cells))
-        failures: list[str] = []
-        for index, outcome in executor.run(run_cell, left, report):
-            if isinstance(outcome, Failure):
-                failures.append(outcome.reason)
-            else:
-                write_text(folder / f"{left[index].key}.json", json.dumps(outcome))
-            done += 1
-            report("cells", done, len(cells))
-        rows = [row for cell in cells for row in _read(folder, cell) or ()]
+        left = [cell for cell in cells if read_rows(folder / f"{cell.key}.json", COLUMNS) is None]
+        keep = lambda cell, rows: write_rows(folder / f"{cell.key}.json", rows)
+        named, failures = lambda cell: f"{cell.noise}, seed {cell.seed}", out / "groups.failures.txt"
+        failed = carry_out(left, run_cell, keep, named, len(cells), failures, executor, report)
+        rows = [row for cell in cells for row in read_rows(folder / f"{cell.key}.json", COLUMNS) or ()]
         write_csv(rows, out / "groups.csv", COLUMNS)
         write_json({**encode(self), **provenance()}, out / "groups.settings.json")
-        if failures:
-            raise CounterpointError(f"{len(failures)} of {len(cells)} cells failed ({failures[0]})")
+        refuse_failures(failed, len(cells), "cells")
         write_text(out / "groups.md", groups_page(rows))
         _draw(self, out / "groups.png")
         return rows
@@ -165,13 +156,3 @@ def _draw(experiment: GroupAccuracy, path: Path) -> None:
     fresh = population(cell.noise, 1, 6, derive(cell.seed, "new subjects"))
     closing = model.factors_before(fresh)
     factors_figure(known, closing, fresh.subject, list(PLANETS), path)
-
-
-def _read(folder: Path, cell: Cell) -> list[dict[str, Any]] | None:
-    """What a finished cell left behind; None where there is nothing whole."""
-    try:
-        rows = json.loads((folder / f"{cell.key}.json").read_text())
-    except (OSError, ValueError):
-        return None
-    whole = isinstance(rows, list) and all(isinstance(r, dict) and r.keys() == set(COLUMNS) for r in rows)
-    return rows if whole else None

@@ -5,7 +5,6 @@ method are learned in one stack; every finished cell is a file of its own, so a 
 begins every episode with a pole it knows nothing of, and learns about its gravity from step to step.
 """
 
-import json
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -19,9 +18,10 @@ import torch
 from counterpoint.artifacts import device_of, encode, read_tensors, recipe_hash, write_tensors, write_text
 from counterpoint.data.jobs import Job
 from counterpoint.data.transitions import Transitions
-from counterpoint.errors import CounterpointError, require
+from counterpoint.errors import require
 from counterpoint.evaluation.true_return import evaluate_many
-from counterpoint.experiments.executors import Executor, Failure, Report, silent
+from counterpoint.experiments.cells import carry_out, read_rows, refuse_failures, write_rows
+from counterpoint.experiments.executors import Executor, Report, silent
 from counterpoint.experiments.grid import Behaviour, Protocol, behaviour_recipe, behaviours, code_version
 from counterpoint.experiments.runner import LOGGED
 from counterpoint.methods.arms import CTRL_G, QUICK_SEARCH, SEARCH, beyond_arms, paper_arms, quick_arms
@@ -148,24 +148,14 @@ class HD:
         """Run what is not done yet; write `<name>.csv`, `.md`, `.settings.json` and `.png`."""
         packs, folder = self.packs(), out / self.name
         left = [pack for pack in packs[::-1] if any(_read(folder, pack, seed) is None for seed in pack.seeds)]
-        total, done = self.seeds * len(packs), self.seeds * (len(packs) - len(left))
-        report("cells", done, total)
         logs = kept_logs(self, folder / "logs") if left else {}
         work = partial(learn, logs=logs, checkpoints=folder.resolve() / "checkpoints", device=device)
-        failures: list[str] = []
-        for index, outcome in executor.run(work, left, report):
-            if isinstance(outcome, Failure):
-                failures.append(f"{left[index].method}: {outcome.reason}")
-                write_text(out / f"{self.name}.failures.txt", "\n".join(failures))
-            else:
-                _keep(folder, left[index], outcome)
-            done += self.seeds
-            report("cells", done, total)
+        failed = carry_out(
+            left, work, partial(_keep, folder), lambda pack: pack.method, self.seeds * len(packs),
+            out / f"{self.name}.failures.txt", executor, report, self.seeds,
+        )  # fmt: skip
         rows = self._write(out)
-        if not failures:
-            (out / f"{self.name}.failures.txt").unlink(missing_ok=True)
-        if failures:
-            raise CounterpointError(f"{len(failures)} of {len(packs)} packs failed ({'; '.join(failures)})")
+        refuse_failures(failed, len(packs), "packs")
         return rows
 
     def _write(self, out: Path) -> list[dict[str, Any]]:
@@ -273,17 +263,17 @@ def _judge(learned: Sequence[Learned], task: CartPole, pack: Pack) -> list[dict[
 
 def _read(folder: Path, pack: Pack, seed: int) -> list[dict[str, Any]] | None:
     """What a finished cell left behind; None where there is nothing whole."""
-    try:
-        rows = json.loads((folder / "cells" / f"{pack.key(seed)}.json").read_text())
-    except (OSError, ValueError):
-        return None
-    whole = isinstance(rows, list) and all(isinstance(row, dict) and row.keys() >= set(COLUMNS) for row in rows)
-    return [{**row, "method": pack.method} for row in rows] if whole else None
+    rows = read_rows(_path(folder, pack, seed), COLUMNS)
+    return None if rows is None else [{**row, "method": pack.method} for row in rows]
+
+
+def _path(folder: Path, pack: Pack, seed: int) -> Path:
+    return folder / "cells" / f"{pack.key(seed)}.json"
 
 
 def _keep(folder: Path, pack: Pack, rows: Sequence[Sequence[Mapping[str, Any]]]) -> None:
     """Each cell into its own file, whole or absent; then the checkpoints have served."""
     for seed, own in zip(pack.seeds, rows, strict=True):
-        write_text(folder / "cells" / f"{pack.key(seed)}.json", json.dumps(own))
+        write_rows(_path(folder, pack, seed), own)
     for checkpoints in (folder / "checkpoints").glob(f"{pack.name}-*"):
         shutil.rmtree(checkpoints, ignore_errors=True)

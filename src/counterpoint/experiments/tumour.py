@@ -4,7 +4,6 @@ A row is (model, patients, gamma, horizon, seed, nrmse, fit_seconds). Every fini
 is a file of its own, so a killed run goes on.
 """
 
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,9 +13,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from counterpoint.artifacts import encode, recipe_hash, write_text
-from counterpoint.errors import CounterpointError, require
+from counterpoint.errors import require
 from counterpoint.evaluation.forecasting import CopyLast, Forecaster, PooledRegression, SubjectEffects, rmse_by_horizon
-from counterpoint.experiments.executors import Executor, Failure, InProcess, Report, silent
+from counterpoint.experiments.cells import carry_out, read_rows, refuse_failures, write_rows
+from counterpoint.experiments.executors import Executor, InProcess, Report, silent
 from counterpoint.experiments.grid import code_version
 from counterpoint.report.results import provenance, write_csv, write_json
 from counterpoint.report.tumour import COLUMNS, tumour_figure, tumour_page
@@ -86,24 +86,17 @@ class TumourBenchmark:
     ) -> list[dict[str, Any]]:
         """Run what is not done yet; write `<name>.csv`, `.md`, `.png` and `.settings.json`."""
         cells, folder = self.cells(), out / self.name / "cells"
-        left = [cell for cell in cells if _read(folder, cell) is None]
-        done, failures = len(cells) - len(left), []
-        report("cells", done, len(cells))
-        for index, outcome in executor.run(run_cell, left, report):
-            if isinstance(outcome, Failure):
-                failures.append(f"{left[index].model}: {outcome.reason}")
-            else:
-                write_text(folder / f"{left[index].key}.json", json.dumps(outcome))
-            done += 1
-            report("cells", done, len(cells))
+        left = [cell for cell in cells if read_rows(folder / f"{cell.key}.json", COLUMNS) is None]
+        keep = lambda cell, rows: write_rows(folder / f"{cell.key}.json", rows)
+        named, failures = lambda cell: cell.model, out / f"{self.name}.failures.txt"
+        failed = carry_out(left, run_cell, keep, named, len(cells), failures, executor, report)
         rows = self._write(out, folder, command)
-        if failures:
-            raise CounterpointError(f"{len(failures)} of {len(cells)} cells failed ({'; '.join(failures[:3])})")
+        refuse_failures(failed, len(cells), "cells")
         return rows
 
     def _write(self, out: Path, folder: Path, command: str) -> list[dict[str, Any]]:
         """The files of a run from its cells."""
-        rows = [row for cell in self.cells() for row in _read(folder, cell) or ()]
+        rows = [row for cell in self.cells() for row in read_rows(folder / f"{cell.key}.json", COLUMNS) or ()]
         write_csv(rows, out / f"{self.name}.csv", COLUMNS)
         write_json({**encode(self), **provenance()}, out / f"{self.name}.settings.json")
         if rows:
@@ -139,13 +132,3 @@ def run_cell(cell: Cell, report: Report = silent) -> list[dict[str, Any]]:
             for horizon, error in zip(asked.horizons, errors, strict=True)
         ]  # fmt: skip
     return rows
-
-
-def _read(folder: Path, cell: Cell) -> list[dict[str, Any]] | None:
-    """What a finished cell left behind; None where there is nothing whole."""
-    try:
-        rows = json.loads((folder / f"{cell.key}.json").read_text())
-    except (OSError, ValueError):
-        return None
-    whole = isinstance(rows, list) and all(isinstance(r, dict) and r.keys() == set(COLUMNS) for r in rows)
-    return rows if whole else None
