@@ -250,3 +250,16 @@ def test_a_mirror_shows_a_fit_every_row_twice() -> None:
     torch.testing.assert_close(table["context"][n:, 4:], 1 - rows.action)
     physics = task.transition(table["state"][n:], table["context"][n:, 4:], torch.zeros(n, 5))
     torch.testing.assert_close(physics, -task.transition(rows.state, rows.action, torch.zeros(n, 5)))
+
+
+def test_no_lag_reaches_into_the_episode_before():
+    """Steps count on through a trial whose pole falls; the row after the fall opens an episode and has no past."""
+    task = cp.CartPole(gravity=24.79)
+    rows = cp.simulate(task, cp.random_policy(task), trials=20, steps=20, seed=0)
+    opens = torch.ones(len(rows), dtype=torch.bool)
+    opens[1:] = rows.episode[1:] != rows.episode[:-1]
+    assert int((opens & (rows.step > 0)).sum()) > 5, "some trials hold several episodes"
+    past = cp.with_lags(rows, 2).state[:, rows.state_size :]
+    assert bool((past[opens] == 0).all())
+    later = ~opens
+    assert torch.equal(past[later][:, 0], rows.action[:-1][later[1:], 0])
