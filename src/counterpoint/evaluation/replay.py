@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from counterpoint.data.jobs import NO_THETA, Job
 from counterpoint.data.schema import agree
@@ -20,6 +19,7 @@ from counterpoint.data.shapes import Theta
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import require
+from counterpoint.evaluation.off_policy.episodes import Episodes
 from counterpoint.model import Model
 from counterpoint.policies.base import Policy
 from counterpoint.scm.support import Similar
@@ -80,9 +80,9 @@ def replay(
     """
     check_task(task, policy.schema, "policy")
     agree(policy.schema, rows.schema, "policy", "table")
-    require(not bool(rows.imagined.any()), "imagined rows are no record of anybody; replay the real rows alone")
     job = Job(rows, theta=theta)[rows.has_next]
-    places, length = _episodes(job.data)
+    episodes = Episodes.of(job.data)
+    places, length = episodes.places, episodes.length
     factors = job.rows_theta if job.theta.shape[1] or not isinstance(model, Model) else model.subjects(job.data)
     simulator, noise = _worlds(model, job, factors)
     first, device = places[:, 0], model.device if isinstance(model, Model) else job.data.state.device
@@ -91,19 +91,6 @@ def replay(
     rollout = Rollout(simulator, on_device(task, device), on_device(policy, device).actor())
     steps = list(rollout(start, lambda t: _step(own[:, t]), places.shape[1], told))
     return _replay(job.data, steps, places, length, len(noise), logged)
-
-
-def _episodes(rows: Transitions) -> tuple[Int[Tensor, "e t"], Int[Tensor, " e"]]:
-    """The row numbers of every episode, step after step, −1 behind its end; a record with a hole is refused."""
-    order = torch.argsort(rows.step, stable=True)
-    order = order[torch.argsort(rows.episode[order], stable=True)]
-    _, length = rows.episode[order].unique_consecutive(return_counts=True)
-    steps = [rows.step[part].diff() for part in order.split(length.tolist())]
-    require(
-        all(bool((gap == 1).all()) for gap in steps),
-        "an episode lacks rows in the middle, and its noise with them; pass whole episodes",
-    )
-    return pad_sequence(list(order.split(length.tolist())), True, -1), length
 
 
 def _worlds(
