@@ -55,7 +55,7 @@ def task_of(name: str, subjects: int) -> cp.KnownSCM:
     """The task with a population of patients."""
     if name == "tumour":
         return cp.Tumour(response=tumour.population(subjects, 0))
-    return cp.HIV(response=hiv.population(subjects, 0))
+    return cp.HIV(response=hiv.population(subjects, 0), compiled=True)
 
 
 def against_the_truth(told: argparse.Namespace) -> dict[str, Any]:

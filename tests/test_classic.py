@@ -25,7 +25,8 @@ from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Schedule
 from counterpoint.policies.evolution import CrossEntropy
 from counterpoint.policies.rules import OrderedDose
-from counterpoint.policies.search import Search, SearchedPolicy
+from counterpoint.policies.search import Search
+from counterpoint.policies.searched import SearchedPolicy
 from counterpoint.report.results import read_csv
 from counterpoint.scm.density import DensitySCM
 from counterpoint.seeding import derive

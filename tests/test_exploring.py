@@ -9,7 +9,7 @@ from torch import Tensor
 import counterpoint as cp
 from counterpoint.data.jobs import Origin
 from counterpoint.policies.personal import PersonalPolicy
-from counterpoint.policies.search import SearchedPolicy
+from counterpoint.policies.searched import SearchedPolicy
 from counterpoint.tasks import tumour
 
 PATIENTS = 40

@@ -9,7 +9,7 @@ from torch import Tensor
 import counterpoint as cp
 from counterpoint.data.jobs import Origin
 from counterpoint.evaluation.replay import replay
-from counterpoint.policies.search import SearchedPolicy
+from counterpoint.policies.searched import SearchedPolicy
 from counterpoint.policies.values import action_values, state_values
 from counterpoint.scm.base import StructuralCausalModel
 from recipes import BRIEF, Pays

@@ -14,7 +14,8 @@ from counterpoint.data.schema import Column, Schema
 from counterpoint.nets.training import Monitor, Schedule
 from counterpoint.policies.base import Policy
 from counterpoint.policies.rules import is_ordered
-from counterpoint.policies.search import SearchedPolicy, SearchLearner
+from counterpoint.policies.search import SearchLearner
+from counterpoint.policies.searched import SearchedPolicy
 from counterpoint.scm.base import StructuralCausalModel
 from counterpoint.simulation.models import ModelSimulator
 from counterpoint.simulation.rollout import Rollout

@@ -502,7 +502,7 @@ def test_hiv_integration_agrees_with_an_adaptive_solver() -> None:
 
         def change(_, x, action=action):
             x = torch.tensor(x)
-            production, loss = task.balance(x, action)
+            production, loss = hiv.balance(x, action, task.response)
             return (production - loss * x).numpy()
 
         solved = solve_ivp(change, (0, 5), state.exp().numpy(), method="LSODA", rtol=1e-8, atol=1e-8).y[:, -1]
@@ -513,7 +513,7 @@ def test_hiv_integration_agrees_with_an_adaptive_solver() -> None:
 
 def test_hiv_balance_by_hand() -> None:
     x = torch.tensor([1e5, 10.0, 1e3, 50.0, 1e4, 30.0], dtype=torch.float64)
-    production, loss = hiv.HIV().balance(x, torch.ones(2, dtype=torch.float64))
+    production, loss = hiv.balance(x, torch.ones(2, dtype=torch.float64), hiv.HIVResponse())
     change = production - loss * x
     infected = 1050.0
     t1, t2 = 0.3 * 8e-7 * 1e4 * 1e5, (1 - 0.34 * 0.7) * 1e-4 * 1e4 * 10

@@ -71,6 +71,8 @@ class Mechanism(nn.Module, ABC):
 
     members: int
     context_width: int
+    capturable: bool = True
+    """Whether a step never waits for a GPU, so that it can be captured as a graph there."""
 
     @property
     def block(self) -> int:

@@ -19,7 +19,7 @@ from counterpoint.methods.general import General
 from counterpoint.nets.training import Schedule
 from counterpoint.policies.base import Learned, Policy, PolicyLearner
 from counterpoint.policies.d3qn import D3QN
-from counterpoint.policies.search import SearchedPolicy
+from counterpoint.policies.searched import SearchedPolicy
 from counterpoint.report.figures import demo_figure, episodes_figure
 from counterpoint.report.results import provenance, write_csv, write_json
 from counterpoint.scm.density import DensitySCM

@@ -19,7 +19,8 @@ from counterpoint.nets.training import Monitor
 from counterpoint.policies.base import Policy, Verdict
 from counterpoint.policies.d3qn import D3QN
 from counterpoint.policies.personal import PersonalPolicy
-from counterpoint.policies.search import Search, SearchedPolicy
+from counterpoint.policies.search import Search
+from counterpoint.policies.searched import SearchedPolicy
 from counterpoint.runs import Run
 from counterpoint.settings import Count
 

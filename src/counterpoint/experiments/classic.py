@@ -32,7 +32,8 @@ from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Monitor, Schedule
 from counterpoint.policies.evolution import CrossEntropy
 from counterpoint.policies.rules import OrderedDose, ScoredActions
-from counterpoint.policies.search import Search, SearchedPolicy
+from counterpoint.policies.search import Search
+from counterpoint.policies.searched import SearchedPolicy
 from counterpoint.report.figures import returns_by_environment
 from counterpoint.report.results import Row, provenance, ran_on, read_csv, where, write_csv, write_json
 from counterpoint.scm.density import DensitySCM

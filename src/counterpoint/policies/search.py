@@ -7,9 +7,9 @@ All candidates of a round meet the same starts and the same noise (common random
 The policy that is kept did best from starts and noise that no candidate was drawn for.
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import final
 
 import torch
 from jaxtyping import Float, Int
@@ -19,16 +19,16 @@ from torch.optim import Optimizer
 
 from counterpoint.artifacts import Saved
 from counterpoint.data.jobs import Categories, Job, Origin, context, identity, spread_levels
-from counterpoint.data.schema import Schema
 from counterpoint.data.shapes import State, Theta
 from counterpoint.data.spaces import ActionSpace
 from counterpoint.errors import CounterpointError, require
 from counterpoint.model import Model, ModelRecipe
 from counterpoint.nets.learner import Learner, Replayed
 from counterpoint.nets.training import Monitor, Schedule, train
-from counterpoint.policies.base import Learned, Policy, PolicyLearner, saved_verdict
+from counterpoint.policies.base import Learned, PolicyLearner, saved_verdict
 from counterpoint.policies.evolution import CrossEntropy, EvolutionStrategy
 from counterpoint.policies.rules import OrderedDose, Rule, ScoredActions, is_ordered
+from counterpoint.policies.searched import SearchedPolicy
 from counterpoint.scm.density import DensitySCM
 from counterpoint.scm.posterior import PosteriorDraws
 from counterpoint.scm.support import NearLog
@@ -36,7 +36,7 @@ from counterpoint.seeding import derive, generator
 from counterpoint.settings import Count, Positive, Weight, check_settings
 from counterpoint.simulation.models import Fresh, ModelSimulator, Pool
 from counterpoint.simulation.objectives import LowerBound, MeanReturn, WorstShare
-from counterpoint.simulation.rollout import Actor, Noise, Rollout, Step, on_device
+from counterpoint.simulation.rollout import Noise, Rollout, Step, on_device
 from counterpoint.simulation.selection import start_rows
 from counterpoint.tasks.base import Task, check_task
 
@@ -127,7 +127,7 @@ class Search(PolicyLearner):
         levels = spread_levels(state, categories)
         return context(levels, theta=theta) if self.sees_factor and theta.shape[-1] else levels
 
-    def rebuild(self, saved: Saved) -> "SearchedPolicy":
+    def rebuild(self, saved: Saved) -> SearchedPolicy:
         """The policy back from its artifact."""
         policy = SearchedPolicy(self, saved.weights, saved.schema, saved.origin)
         policy.verdict = saved_verdict(saved)
@@ -148,7 +148,6 @@ class Incumbents(nn.Module):
 class SearchLearner(Learner):
     """K searches, each in its own model and from R first draws; an update is a round."""
 
-    eager_updates = 1
     state: Tensor
     theta: Tensor
     mean: Tensor
@@ -160,6 +159,7 @@ class SearchLearner(Learner):
     ) -> None:
         super().__init__()
         self.how, self.simulator, self.jobs = how, simulator, jobs
+        self.eager_updates = 1 if simulator.capturable else sys.maxsize
         self.task, self.horizon = on_device(task, simulator.device), how.horizon or task.horizon
         self.categories, self.rule = jobs[0].data.schema.categories, how.rule_for(task.actions)
         starts = [start_rows(job, model) for job, model in zip(jobs, simulator.models, strict=True)]
@@ -271,7 +271,7 @@ class SearchLearner(Learner):
         self.incumbents.returns.copy_(returns.mean(-1)[rows, :, best])
         return -score
 
-    def policies(self, found: dict[str, Tensor]) -> list["SearchedPolicy"]:
+    def policies(self, found: dict[str, Tensor]) -> list[SearchedPolicy]:
         """The policy of every job."""
         shared = {"mean": self.mean, "spread": self.spread}
         each = [{name: tensor[k].clone() for name, tensor in (found | shared).items()} for k in range(len(self.jobs))]
@@ -302,67 +302,3 @@ def _moments(
         means.append(told.mean(0, keepdim=True))
         spreads.append(torch.where(spread > 1e-8, spread, 1.0)[None])
     return torch.stack(means), torch.stack(spreads)
-
-
-@final
-class SearchedPolicy(Policy):
-    """A rule of few numbers, with its returns inside the model that it was searched in."""
-
-    numbers: nn.Parameter
-    returns: Tensor
-    mean: Tensor
-    spread: Tensor
-
-    def __init__(self, recipe: Search, weights: dict[str, Tensor], schema: Schema, origin: Origin) -> None:
-        super().__init__()
-        self.recipe, self.schema, self.origin = recipe, schema, origin
-        self.rule = recipe.rule_for(schema.actions)
-        self.actors: dict[torch.device, Actor] = {}
-        self.numbers = nn.Parameter(weights["numbers"], requires_grad=False)
-        for name in ("returns", "mean", "spread"):
-            self.register_buffer(name, weights[name])
-
-    @property
-    def return_in_model(self) -> float:
-        """Mean return over the members of the model, from the starts and noise that the policy was chosen by."""
-        return float(self.returns.mean())
-
-    @property
-    def factor_width(self) -> int:
-        return self.mean.shape[-1] - self.schema.spread_width
-
-    def weights(self) -> dict[str, Tensor]:
-        return {name: getattr(self, name).data for name in ("numbers", "returns", "mean", "spread")}
-
-    def actor(self) -> Actor:
-        """Made once where the policy is: one state is answered in microseconds."""
-        if self.device not in self.actors:
-            self.actors[self.device] = self.together([self])
-        return self.actors[self.device]
-
-    @classmethod
-    def together(cls, policies: Sequence["SearchedPolicy"]) -> Actor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        first = policies[0]
-        recipe, rule, categories, actions = first.recipe, first.rule, first.schema.categories, first.actions
-        maps = [torch.cat(parts) for parts in zip(*(policy._raw() for policy in policies), strict=True)]
-
-        @torch.no_grad()
-        def act(state: Float[Tensor, "k n s"], theta: Float[Tensor, "k n t"]) -> Float[Tensor, "k n a"]:
-            return rule.choose(rule.through(maps, recipe.told(state, theta, categories)), actions)
-
-        return act
-
-    def _raw(self) -> list[Tensor]:
-        """Weights and biases, layer by layer, for states as they are: the first layer undoes the standardisation."""
-        maps = self.rule.maps(self.numbers[None], self.mean.shape[-1], self.actions)
-        weight, bias = maps[0]
-        slope = weight / self.spread.mT
-        return [slope, bias - self.mean @ slope, *(part for pair in maps[1:] for part in pair)]
-
-    def explain(self) -> str:
-        """The rule in words, in the names and units of the user's columns."""
-        if self.rule.hidden:
-            widths = " and ".join(map(str, self.rule.hidden))
-            return f"a network with {widths} tanh units, which cannot be said in words; use a rule without hidden units"
-        slope, level = self._raw()
-        return "\n".join(self.rule.sentences(slope[0], level[0, 0], self.schema))

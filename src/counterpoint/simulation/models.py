@@ -51,6 +51,11 @@ class ModelSimulator:
             )
         self.stacks = [Stack(_stacked([models[i] for i in found]), found) for found in places.values()]
 
+    @property
+    def capturable(self) -> bool:
+        """Whether a step can be captured as a graph on a GPU."""
+        return all(part.mechanism.capturable for part in self.stacks)
+
     @torch.no_grad()
     def step(
         self, state: Float[Tensor, "k e s"], action: Float[Tensor, "k e a"], noise: Noise, theta: Float[Tensor, "k e t"]

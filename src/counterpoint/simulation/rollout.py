@@ -70,7 +70,8 @@ class Rollout:
         self, simulator: Simulator, task: Task, act: Actor | None = None, freeze: bool = True, replay: bool = False
     ) -> None:
         self.simulator, self.task, self.act, self.freeze = simulator, task, act, freeze
-        self.advance = Replayed(self._advance) if replay else self._advance
+        captured = replay and getattr(simulator, "capturable", True)
+        self.advance = Replayed(self._advance) if captured else self._advance
 
     @torch.no_grad()
     def __call__(

@@ -20,6 +20,7 @@ from counterpoint.tasks.base import KnownSCM
 class KnownMechanism(Mechanism):
     """The task's own equation; where subjects differ, a subject's factor is its number in the population."""
 
+    capturable = False
     where: Tensor
 
     def __init__(self, task: KnownSCM, context: int, members: int) -> None:
