@@ -1,5 +1,6 @@
 """Questions as users have them (tensors, arrays, lists, DataFrames, one row alone), checked, and answered in kind."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -35,14 +36,18 @@ def ask(question: Any, columns: Sequence[Column], what: str = "state") -> Asked:
     """States in whatever form: named columns are found by name, others must be as many, in order; none may be odd."""
     asked = _numbers(question, columns, what)
     _check_width(asked.values, columns, what)
-    values = asked.values
+    if not math.isfinite(asked.values.sum()):  # One number tells that all are, which is the usual case.
+        asked = replace(asked, values=_finite(asked.values, columns, what))
+    _check_codes(asked.values, columns, what)
+    return asked
+
+
+def _finite(values: Tensor, columns: Sequence[Column], what: str) -> Tensor:
+    """Infinite values are refused, missing ones filled."""
     infinite = values.isinf().any(1).nonzero()
     if len(infinite):
         raise CounterpointError(f"the {what} is infinite at row {int(infinite[0])}; correct it")
-    if bool(values.isnan().any()):
-        values = _without_missing(values, columns, what)
-    _check_codes(values, columns, what)
-    return replace(asked, values=values)
+    return _without_missing(values, columns, what) if bool(values.isnan().any()) else values
 
 
 def _numbers(question: Any, columns: Sequence[Column], what: str) -> Asked:

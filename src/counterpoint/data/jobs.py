@@ -30,6 +30,8 @@ def context(*columns: Float[Tensor, "*n _"], theta: Float[Tensor, "*m t"] = NO_T
 
 def check_factors(theta: Any, rows: int) -> Float[Tensor, "_ t"]:
     """Subject factors as they should be: one finite row for each row, or one for all."""
+    if theta is NO_THETA:
+        return theta
     right = isinstance(theta, Tensor) and theta.ndim == 2 and len(theta) in (1, rows) and bool(theta.isfinite().all())
     if not right:
         raise CounterpointError(f"theta is not a tensor of finite factors for {rows} rows; pass model.subjects(rows)")

@@ -92,8 +92,8 @@ class Policy(nn.Module, Artifact, ABC):
 
     @torch.no_grad()
     def _act(self, state: State, theta: Theta) -> Action:
-        factors = theta.expand(len(state), -1)
-        chosen = self.actor()(state[None].to(self.device), factors[None].to(self.device))
+        device = self.device
+        chosen = self.actor()(state[None].to(device), theta.expand(len(state), -1)[None].to(device))
         return chosen[0].to(state)
 
     def __call__(self, state: State, random: torch.Generator) -> Action:

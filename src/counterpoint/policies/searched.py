@@ -32,6 +32,10 @@ class SearchedPolicy(Policy):
             self.register_buffer(name, weights[name])
 
     @property
+    def device(self) -> torch.device:
+        return self.mean.device
+
+    @property
     def return_in_model(self) -> float:
         """Mean return over the members of the model, from the starts and noise that the policy was chosen by."""
         return float(self.returns.mean())
@@ -45,9 +49,10 @@ class SearchedPolicy(Policy):
 
     def actor(self) -> Actor:
         """Made once where the policy is: one state is answered in microseconds."""
-        if self.device not in self.actors:
-            self.actors[self.device] = self.together([self])
-        return self.actors[self.device]
+        device = self.device
+        if device not in self.actors:
+            self.actors[device] = self.together([self])
+        return self.actors[device]
 
     @classmethod
     def together(cls, policies: Sequence["SearchedPolicy"]) -> Actor:  # pyright: ignore[reportIncompatibleMethodOverride]
