@@ -118,7 +118,7 @@ def test_models_that_were_chosen_differently_step_together_as_alone(choices: tup
     jobs, models = choices
     assert [model.recipe.took.law for model in models[:2]] == [Gaussian(), SkewedSpline()]
     simulator = ModelSimulator(models)
-    assert [stack.models for stack in simulator.stacks] == [[0, 2], [1, 3]]
+    assert [stack.models.tolist() for stack in simulator.stacks] == [[0, 2], [1, 3]]
     state = torch.stack([job.data.state[:10] for job in jobs])
     plan = lambda t: torch.stack([job.data.action[t : t + 10] for job in jobs])
     together = list(Rollout(simulator, TASK, freeze=False)(state, simulator.fresh(10, seed=3), 6, plan=plan))
@@ -170,8 +170,8 @@ def test_pool_noise_is_abducted_from_ones_own_log_by_the_same_member(choices: tu
 def _noise_of(simulator: ModelSimulator, each: Step, model: int) -> Float[Tensor, "e u"]:
     """The noise that one model's episodes had in a step."""
     for noise, stack in zip(each.noise, simulator.stacks, strict=True):
-        if model in stack.models:
-            return noise[stack.models.index(model)]
+        if model in stack.models.tolist():
+            return noise[stack.models.tolist().index(model)]
     raise AssertionError("no such model")
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from counterpoint.data.jobs import Job, context
@@ -21,7 +21,7 @@ class Stack:
     """The models of one structure as one mechanism; `models` are their places in the simulator."""
 
     mechanism: Mechanism
-    models: list[int]
+    models: Int[Tensor, " models"]
 
     def step(self, told: Tensor, state: Tensor, noise: Tensor) -> Tensor:
         """A model's episodes are dealt to its members in equal, neighbouring shares."""
@@ -49,7 +49,10 @@ class ModelSimulator:
             raise CounterpointError(
                 "models of different ensemble sizes cannot be simulated together; simulate each alone"
             )
-        self.stacks = [Stack(_stacked([models[i] for i in found]), found) for found in places.values()]
+        self.stacks = [
+            Stack(_stacked([models[i] for i in found]), torch.tensor(found, device=self.device))
+            for found in places.values()
+        ]
 
     @property
     def capturable(self) -> bool:
