@@ -1,6 +1,7 @@
 """Five gravities in one log: who is told apart, who is judged where, and how well subjects can be named."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,6 +78,22 @@ def test_a_run_judges_every_planet_goes_on_where_it_was_and_says_what_made_it(tm
     assert {line["method"] for line in means(rows)} == {"a", "b"}
     assert "paper" in (tmp_path / "hd.md").read_text()
     assert not (tmp_path / "hd.failures.txt").exists()
+
+
+def test_a_run_of_some_methods_leaves_the_rows_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COUNTERPOINT_COMMIT", "82e1234")
+    whole = EXPERIMENT.run(tmp_path, InProcess())
+    monkeypatch.setenv("COUNTERPOINT_COMMIT", "7000000")
+    shutil.rmtree(tmp_path / "hd" / "cells")
+    one = replace(EXPERIMENT, arms={"b": EXPERIMENT.arms["b"]})
+    rows = one.run(tmp_path, InProcess())
+    others = lambda table: [row for row in table if row["method"] == "a"]
+    assert others(rows) == others(whole)
+    made = {(row["method"], row["commit"]) for row in read_csv(tmp_path / "hd.csv", ("commit",))}
+    assert made == {("a", "82e1234"), ("b", "7000000")}
+    assert json.loads((tmp_path / "hd.settings.json").read_text())["arms"].keys() == {"a", "b"}
+    with pytest.raises(CounterpointError, match=r"^'[^\n]*hd.settings.json' has other seeds[^\n]*--out$"):
+        replace(one, seeds=3).run(tmp_path, InProcess())
 
 
 def test_the_arms_of_figure_2b_and_the_options_of_the_command():

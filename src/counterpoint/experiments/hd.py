@@ -1,7 +1,8 @@
 """The paper's HD experiment: five gravities in one log, and policies judged on each planet (Figure 2b and its twin).
 
-A row is (method, behaviour, planet, seed, return_selected, return_last, return_in_model, seconds). All seeds of a
-method are learned in one stack; every finished cell is a file of its own, so a killed run goes on. A personal policy
+A row is (method, behaviour, planet, seed, return_selected, return_last, return_in_model, seconds, commit, device). All
+seeds of a method are learned in one stack; every finished cell is a file of its own, so a killed run goes on. A run of
+some methods leaves the rows of the others as they are, made by the code that their column names. A personal policy
 begins every episode with a pole it knows nothing of, and learns about its gravity from step to step.
 """
 
@@ -15,7 +16,7 @@ from typing import Any, Literal
 
 import torch
 
-from counterpoint.artifacts import device_of, encode, read_tensors, recipe_hash, write_tensors, write_text
+from counterpoint.artifacts import device_of, encode, read_json, read_tensors, recipe_hash, write_tensors, write_text
 from counterpoint.data.jobs import Job
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import require
@@ -31,7 +32,7 @@ from counterpoint.nets.training import Monitor
 from counterpoint.policies.base import Learned, Policy, PolicyLearner
 from counterpoint.policies.search import Search
 from counterpoint.report.hd import hd_figure, hd_page
-from counterpoint.report.results import provenance, ran_on, where, write_csv, write_json
+from counterpoint.report.results import provenance, ran_on, read_csv, where, write_csv, write_json
 from counterpoint.scm.bicogan import BiCoGAN
 from counterpoint.scm.groups import KMeansGroups, MixtureGroups
 from counterpoint.scm.lstm_factor import LSTMFactor
@@ -42,7 +43,8 @@ from counterpoint.simulation.trials import simulate_population
 from counterpoint.tasks.cartpole import PLANETS, CartPole
 
 COLUMNS = (
-    "method", "behaviour", "planet", "seed", "return_selected", "return_last", "return_in_model", "seconds",
+    "method", "behaviour", "planet", "seed", "return_selected", "return_last", "return_in_model", "seconds", "commit",
+    "device",
 )  # fmt: skip
 TASKS = {planet: CartPole(gravity=gravity) for planet, gravity in PLANETS.items()}
 HD_PROTOCOL = Protocol(logged_trials=50)
@@ -147,6 +149,7 @@ class HD:
     def run(self, out: Path, executor: Executor, device: str = "cpu", report: Report = silent) -> list[dict[str, Any]]:
         """Run what is not done yet; write `<name>.csv`, `.md`, `.settings.json` and `.png`."""
         packs, folder = self.packs(), out / self.name
+        self._check_folder(out)
         left = [pack for pack in packs[::-1] if any(_read(folder, pack, seed) is None for seed in pack.seeds)]
         logs = kept_logs(self, folder / "logs") if left else {}
         work = partial(learn, logs=logs, checkpoints=folder.resolve() / "checkpoints", device=device)
@@ -158,15 +161,33 @@ class HD:
         refuse_failures(failed, len(packs), "packs")
         return rows
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What all rows of a table have in common."""
+        shared = {"behaviour": self.behaviour, "seeds": self.seeds, "first_seed": self.first_seed}
+        return {"protocol": encode(self.protocol), **shared}
+
+    def _check_folder(self, out: Path) -> dict[str, Any]:
+        """The settings of a table that is there already; one of another protocol is refused."""
+        path = out / f"{self.name}.settings.json"
+        found = read_json(path, "use another --out") if path.exists() else {}
+        other = [name for name, value in self.settings.items() if found.get(name, value) != value]
+        require(not other, f"'{path}' has other {(other or [''])[0]} than asked for; use another --out")
+        return found
+
     def _write(self, out: Path) -> list[dict[str, Any]]:
-        """The files of a run from its cells."""
+        """The files of a run from its cells, and from the rows of methods that it has not."""
         cells = [_read(out / self.name, pack, seed) for pack in self.packs() for seed in pack.seeds]
-        rows = [{column: row[column] for column in COLUMNS} for cell in cells for row in cell or ()]
-        write_csv(rows, out / f"{self.name}.csv", COLUMNS)
-        settings = {"arms": {name: encode(arm) for name, arm in self.arms.items()}, "protocol": encode(self.protocol)}
-        settings |= {"behaviour": self.behaviour, "seeds": self.seeds, "first_seed": self.first_seed}
-        settings["ran_on"] = ran_on(row for cell in cells for row in (cell or ())[:1])
-        write_json({**settings, **provenance()}, out / f"{self.name}.settings.json")
+        table, found = out / f"{self.name}.csv", self._check_folder(out)
+        earlier = [row for row in read_csv(table, ("commit",)) if row["method"] not in self.arms] if table.exists() else []
+        rows = [*earlier, *({column: row[column] for column in COLUMNS} for cell in cells for row in cell or ())]
+        order = list(hd_arms())
+        rows.sort(key=lambda row: order.index(row["method"]) if row["method"] in order else len(order))
+        write_csv(rows, table, COLUMNS)
+        arms = found.get("arms", {}) | {name: encode(arm) for name, arm in self.arms.items()}
+        first = next(iter(TASKS))
+        made = {"arms": arms, **self.settings, "ran_on": ran_on(row for row in rows if row["planet"] == first)}
+        write_json({**made, **provenance()}, out / f"{self.name}.settings.json")
         if rows:
             hd_figure(rows, self.behaviour, out / f"{self.name}.png")
             write_text(out / f"{self.name}.md", hd_page(rows, self.behaviour, self.name))

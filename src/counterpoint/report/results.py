@@ -67,10 +67,13 @@ def write_csv(rows: Sequence[Row], path: str | os.PathLike[str], columns: Sequen
         writer.writerows([[_written(row.get(column)) for column in columns] for row in rows])
 
 
-def read_csv(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The rows of a CSV, numbers as numbers; an empty field is None, as `write_csv` writes it."""
+def read_csv(path: str | os.PathLike[str], words: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """The rows of a CSV, numbers as numbers; an empty field is None, as `write_csv` writes it.
+
+    The columns in `words` are left as they stand: the hash of a commit may look like a number.
+    """
     with Path(path).open(newline="", encoding="utf-8") as file:
-        return [{column: _read(text) for column, text in row.items()} for row in csv.DictReader(file)]
+        return [{c: text if c in words else _read(text) for c, text in row.items()} for row in csv.DictReader(file)]
 
 
 def write_json(record: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
