@@ -158,7 +158,7 @@ class BoostedTrees(BehaviourModel):
             max_iter=self.trees,
             max_leaf_nodes=self.leaves,
             learning_rate=self.learning_rate,
-            early_stopping=False,
+            early_stopping=False,  # pyright: ignore[reportArgumentType]
             random_state=seed % 2**32,
         )
         return _classified(model, seen, asked)

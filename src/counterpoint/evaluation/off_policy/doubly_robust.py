@@ -2,8 +2,8 @@
 
 Σ_t γ^t·(w_t·(r_t − Q(s_t, a_t)) + w_{t−1}·V(s_t)), summed over episodes, with w_t = ρ_t/n and w_{−1} = 1/n for DR and
 w_t = ρ_t/Σρ_t for WDR; ρ as in `weighting`. An episode that has ended keeps its last weight, and 0 are its rewards and
-values. Where a record stops (truncated) nobody knows what followed: its last action is not corrected, and the critic's
-value of its last state stands for the rest. Where the critic is right all three are, whatever the weights.
+values. Where a record stops (truncated) the critic's value of the state that it stops in stands for the rest, as one more
+reward. Where the critic is right all three are, whatever the weights.
 
 The critic is held fixed: it should not have been fitted on the subjects it values (`FQE.cross_fit`).
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from counterpoint.errors import require
@@ -22,7 +22,6 @@ from counterpoint.evaluation.off_policy.weighting import (
     discounts,
     mean,
     relative_weight,
-    rewards,
     summed,
 )
 
@@ -75,7 +74,7 @@ class _Parts:
     """What is weighted by ρ_t, and what by ρ_{t−1}."""
 
     residual: Float[Tensor, "e t"]
-    """γ^t·(r_t − Q(s_t, a_t)); 0 where the record stops."""
+    """γ^t·(r_t − Q(s_t, a_t)), with γ·V(s_{t+1}) on top where the record stops."""
     value: Float[Tensor, "e t"]
     """γ^t·V(s_t)."""
 
@@ -85,9 +84,12 @@ class _Parts:
             len(critic.taken) == 1,
             f"the critic has {len(critic.taken)} members, and one is to be corrected; pass that of FQE.cross_fit",
         )
-        episodes, step = question.episodes, discounts(question)
-        taken, state = (episodes.table(values[0].double()) * step for values in (critic.taken, critic.state))
-        return cls(torch.where(_corrected(question), rewards(question) - taken, 0.0), state)
+        episodes, rows, step = question.episodes, question.rows, discounts(question)
+        last = torch.zeros(len(rows), dtype=torch.bool)
+        last[episodes.places.gather(1, episodes.length[:, None] - 1)] = True
+        rest = question.discount * critic.after[0].double() * (last & ~rows.terminated)
+        residual = episodes.table(rows.reward.double() + rest - critic.taken[0].double())
+        return cls(residual * step, episodes.table(critic.state[0].double()) * step)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,14 +118,6 @@ class _Steps:
 def _before(weight: Float[Tensor, "e t"]) -> Float[Tensor, "e t"]:
     """ρ_{t−1}, which is 1 before the first step."""
     return nn.functional.pad(weight[:, :-1], (1, 0), value=1.0)
-
-
-def _corrected(question: Question) -> Bool[Tensor, "e t"]:
-    """All rows but the last one of an episode whose record stops."""
-    episodes = question.episodes
-    step = torch.arange(episodes.places.shape[1])
-    over = episodes.table(question.rows.terminated)
-    return (step < episodes.length[:, None] - 1) | over
 
 
 def _mixed(parts: Float[Tensor, "subjects j"], drawn: Float[Tensor, " subjects"]) -> Float[Tensor, ""]:
