@@ -1,4 +1,4 @@
-"""Estimators against numbers worked by hand, against every trajectory of a small process, and against their formulas."""
+"""Estimators against numbers worked by hand, every trajectory of a small process, and the formulas of their papers."""
 
 from collections.abc import Callable
 from functools import partial

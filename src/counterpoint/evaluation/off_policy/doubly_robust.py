@@ -2,8 +2,8 @@
 
 Σ_t γ^t·(w_t·(r_t − Q(s_t, a_t)) + w_{t−1}·V(s_t)), summed over episodes, with w_t = ρ_t/n and w_{−1} = 1/n for DR and
 w_t = ρ_t/Σρ_t for WDR; ρ as in `weighting`. An episode that has ended keeps its last weight, and 0 are its rewards and
-values. Where a record stops (truncated) the critic's value of the state that it stops in stands for the rest, as one more
-reward. Where the critic is right all three are, whatever the weights.
+values. Where a record stops (truncated) the critic's value of the state that it stops in stands for the rest, as one
+more reward. Where the critic is right all three are, whatever the weights.
 
 The critic is held fixed: it should not have been fitted on the subjects it values (`FQE.cross_fit`).
 """
