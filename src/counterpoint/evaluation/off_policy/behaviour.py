@@ -19,7 +19,7 @@ from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError, require
 from counterpoint.evaluation.off_policy.episodes import subject_folds
 from counterpoint.policies.base import action_numbers
-from counterpoint.scm.support import NEIGHBOURS, Similar
+from counterpoint.scm.support import MOST, NEIGHBOURS, Similar
 from counterpoint.seeding import derive, generator
 from counterpoint.settings import Amount, Fraction, Positive, Share, check_settings, checked
 
@@ -170,6 +170,8 @@ class NearestNeighbours(BehaviourModel):
 
     neighbours: Positive = NEIGHBOURS
     """Similar states, at most a fifth of all."""
+    most: Positive = MOST
+    """Rows among which they are looked for, drawn at random where there are more."""
 
     def estimated(self, seen: Transitions, asked: Transitions, seed: int) -> Float[Tensor, "n a"]:
         similar = Similar(seen, self.neighbours, self.most, seed)
