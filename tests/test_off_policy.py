@@ -1,9 +1,9 @@
 """Estimators against numbers worked by hand, every trajectory of a small process, and the formulas of their papers."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import product
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
 from counterpoint.evaluation.off_policy.doubly_robust import doubly_robust, magic, weighted_doubly_robust
 from counterpoint.evaluation.off_policy.episodes import Episodes, Question
+from counterpoint.evaluation.off_policy.fqe import FQE, Critic
 from counterpoint.evaluation.off_policy.weighting import (
     effective_sample_size,
     importance_sampling,
@@ -59,9 +60,9 @@ def asked(rows: Transitions, policy: Tensor, behaviour: Tensor, discount: float 
     return Question(Episodes.of(rows), policy[state], policy[state], behaviour[state], discount)
 
 
-def critic(taken: Any, state: Any, after: Any = 0.0) -> Any:
-    columns = {"taken": taken, "state": state, "after": after}
-    return SimpleNamespace(**{name: torch.as_tensor(column).double()[None] for name, column in columns.items()})
+def critic(taken: Any, state: Any, after: Any = None) -> Critic:
+    columns = taken, state, torch.zeros(len(taken)) if after is None else after
+    return Critic(*(torch.as_tensor(column).double()[None] for column in columns))
 
 
 def once(question: Question) -> Tensor:
@@ -162,7 +163,7 @@ class Process:
         return question, torch.tensor([[chance for *_, chance in paths]], dtype=torch.double)
 
     @classmethod
-    def critic(cls, question: Question) -> Any:
+    def critic(cls, question: Question) -> Critic:
         q, v, after = map(torch.tensor, cls.values())
         step, state, action = question.rows.step, question.rows.state[:, 0].long(), question.rows.action_index
         return critic(q[step, state, action], v[step, state], after[step, state, action])
@@ -211,12 +212,27 @@ def test_the_critic_stands_for_what_follows_a_record_that_stops(estimator: Calla
     assert float(estimator(question, 1000 * chance, critic=exact)) == pytest.approx(TRUTH, rel=1e-6)
 
 
-def drawn(episodes: int = 40, seed: int = 0) -> Question:
+def test_a_fitted_critic_values_what_follows_a_row_as_the_next_one() -> None:
+    question = drawn(ended=[True, False] * 20)
+    rows = question.rows
+    state = rows.state.roll(-1, 0)
+    told = Question(Episodes.of(replace(rows, next_state=state)), *[question.policy.float()] * 3, 0.9)
+    told = replace(told, policy_after=told.policy.roll(-1, 0))
+    found = FQE(hidden=8).fit(told, torch.ones(2, 20, dtype=torch.double))
+    inner = ~(rows.truncated | rows.terminated)
+    torch.testing.assert_close(found.after[:, inner], found.state.roll(-1, 1)[:, inner])
+    assert float(found.after[:, rows.terminated].abs().max()) == 0.0
+    short = rows.truncated & (rows.step < 2)
+    assert float(found.after[:, short].abs().min()) > 0.0
+    assert float(found.after[:, rows.step == 2].abs().max()) == 0.0  # No step is left.
+
+
+def drawn(episodes: int = 40, seed: int = 0, ended: list[bool] | None = None) -> Question:
     """Trajectories of the process as the behaviour draws them, two for each subject."""
     paths = Process.trajectories(3)
     chance = np.array([each[2] for each in paths])
     picked = np.random.default_rng(seed).choice(len(paths), episodes, p=chance / chance.sum())
-    rows = table([paths[i][0] for i in picked], (np.arange(episodes) // 2).tolist())
+    rows = table([paths[i][0] for i in picked], (np.arange(episodes) // 2).tolist(), ended)
     return asked(rows, torch.tensor(Process.policy), torch.tensor(Process.behaviour), Process.discount)
 
 
@@ -230,7 +246,7 @@ def test_the_policy_that_logged_is_worth_what_was_logged() -> None:
     assert largest_weight_share(question) == pytest.approx(1 / question.episodes.subjects)
 
 
-def formula_of_magic(question: Question, values: Any) -> tuple[float, np.ndarray]:
+def formula_of_magic(question: Question, values: Critic) -> tuple[float, np.ndarray]:
     """MAGIC and its j-step returns with loops over subjects, as Thomas and Brunskill write them."""
     episodes, gamma = question.episodes, question.discount
     length = episodes.places.shape[1]
@@ -316,6 +332,6 @@ def test_imagined_rows_are_refused() -> None:
 
 def test_a_critic_of_many_members_is_refused() -> None:
     question = asked(table(BY_HAND), HALF, HALF)
-    many = SimpleNamespace(taken=torch.zeros(2, 3), state=torch.zeros(2, 3), after=torch.zeros(2, 3))
+    many = Critic(*torch.zeros(3, 2, 3))
     for estimator in (doubly_robust, weighted_doubly_robust, magic):
         assert "2 members" in refused(lambda made=estimator: made(question, once(question), critic=many))

@@ -9,7 +9,6 @@ The critic is held fixed: it should not have been fitted on the subjects it valu
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 
 from counterpoint.errors import require
 from counterpoint.evaluation.off_policy.episodes import Question
+from counterpoint.evaluation.off_policy.fqe import Critic
 from counterpoint.evaluation.off_policy.weighting import (
     by_subject,
     discounts,
@@ -25,16 +25,13 @@ from counterpoint.evaluation.off_policy.weighting import (
     summed,
 )
 
-if TYPE_CHECKING:
-    from counterpoint.evaluation.off_policy.fqe import Critic
-
 Z90 = 1.6448536269514722
 """A 90% interval of a normal variable reaches so many standard deviations to either side."""
 RETURNS = 10
 """Most j-step returns that MAGIC mixes."""
 
 
-def doubly_robust(question: Question, counts: Float[Tensor, "b subjects"], *, critic: "Critic") -> Float[Tensor, " b"]:
+def doubly_robust(question: Question, counts: Float[Tensor, "b subjects"], *, critic: Critic) -> Float[Tensor, " b"]:
     """Unbiased where the behaviour is known or the critic right."""
     parts = _Parts.of(question, critic)
     weight = question.weight
@@ -42,7 +39,7 @@ def doubly_robust(question: Question, counts: Float[Tensor, "b subjects"], *, cr
 
 
 def weighted_doubly_robust(
-    question: Question, counts: Float[Tensor, "b subjects"], *, critic: "Critic"
+    question: Question, counts: Float[Tensor, "b subjects"], *, critic: Critic
 ) -> Float[Tensor, " b"]:
     """The same with weights that sum to 1 at every step."""
     parts, weight = _Parts.of(question, critic), relative_weight(question)
@@ -53,7 +50,7 @@ def weighted_doubly_robust(
 
 
 def magic(
-    question: Question, counts: Float[Tensor, "b subjects"], *, critic: "Critic", returns: int = RETURNS
+    question: Question, counts: Float[Tensor, "b subjects"], *, critic: Critic, returns: int = RETURNS
 ) -> Float[Tensor, " b"]:
     """Model and data, mixed so that squared bias and variance are least together.
 
@@ -79,7 +76,7 @@ class _Parts:
     """γ^t·V(s_t)."""
 
     @classmethod
-    def of(cls, question: Question, critic: "Critic") -> "_Parts":
+    def of(cls, question: Question, critic: Critic) -> "_Parts":
         require(
             len(critic.taken) == 1,
             f"the critic has {len(critic.taken)} members, and one is to be corrected; pass that of FQE.cross_fit",
@@ -102,7 +99,7 @@ class _Steps:
     value: Float[Tensor, "subjects t"]
 
     @classmethod
-    def of(cls, question: Question, critic: "Critic") -> "_Steps":
+    def of(cls, question: Question, critic: Critic) -> "_Steps":
         parts, weight = _Parts.of(question, critic), relative_weight(question)
         before = _before(weight)
         tables = weight, before, weight * parts.residual, before * parts.value

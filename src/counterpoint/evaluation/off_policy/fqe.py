@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -48,6 +48,8 @@ class Critic:
     """Q(s_t, a_t)."""
     state: Float[Tensor, "b n"]
     """V(s_t) of the policy."""
+    after: Float[Tensor, "b n"]
+    """V(s_{t+1}) of the policy, which stands for what a record that stops does not show; 0 where nothing follows."""
     counts: Float[Tensor, "b subjects"] = ALL_ONCE
     """How often every subject stands in the member's table; one row may serve all members, one column all subjects."""
 
@@ -85,8 +87,7 @@ class FQE:
     ) -> Critic:
         """A critic whose members are resampled logs."""
         values = self._values(question, counts, seed, monitor, device)
-        taken, state = values.of(question, torch.arange(len(question.rows)), slice(None))
-        return Critic(taken, state, counts)
+        return Critic(*values.of(question, torch.arange(len(question.rows)), slice(None)), counts=counts)
 
     @checked
     def cross_fit(
@@ -102,11 +103,11 @@ class FQE:
         apart = torch.arange(int(folds.max()) + 1)
         values = self._values(question, (folds != apart[:, None]).double(), seed, monitor, device)
         own = folds[_subject(question)]
-        taken, state = torch.zeros(2, 1, len(question.rows))
+        found = torch.zeros(3, 1, len(question.rows))
         for fold in apart.tolist():
             rows = (own == fold).nonzero()[:, 0]
-            taken[:, rows], state[:, rows] = values.of(question, rows, slice(fold, fold + 1))
-        return Critic(taken, state)
+            found[..., rows] = values.of(question, rows, slice(fold, fold + 1))
+        return Critic(*found)
 
     def _values(
         self, question: Question, counts: Float[Tensor, "b subjects"], seed: int, monitor: Monitor, device: str
@@ -131,20 +132,20 @@ class Values:
     low: Float[Tensor, "b h"]
     high: Float[Tensor, "b h"]
 
-    def of(self, question: Question, rows: Int[Tensor, " r"], members: slice) -> Float[Tensor, "2 b r"]:
-        """Q(s, a) and V(s) of these rows, each for as many steps as are left to it."""
+    def of(self, question: Question, rows: Int[Tensor, " r"], members: slice) -> Float[Tensor, "3 b r"]:
+        """Q(s, a), V(s) and V(s') of these rows, each for as many steps as are left to it."""
         home, log = question.rows.state.device, question.rows
         left = self.weights.shape[1] - _step(question)[rows]
-        found = torch.empty(2, len(self.weights[members]), len(rows), device=home)
+        found = torch.zeros(3, len(self.weights[members]), len(rows), device=home)
         for steps in left.unique().tolist():
             place = (left == steps).nonzero()[:, 0]
-            own = rows[place]
-            told = (
-                self.features.taken(log.state[own], log.action_index[own]),
-                self.features.expected(log.state[own], question.policy[own]),
-            )
-            for part, seen in zip(found, told, strict=True):
-                part[:, place] = self._at(steps - 1, seen, members).to(home)
+            own, then = rows[place], place[_follows(log)[rows[place]] & (steps > 1)]
+            taken = self.features.taken(log.state[own], log.action_index[own])
+            state = self.features.expected(log.state[own], question.policy[own])
+            after = self.features.expected(log.next_state[rows[then]], question.policy_after[rows[then]])
+            found[0][:, place] = self._at(steps - 1, taken, members).to(home)
+            found[1][:, place] = self._at(steps - 1, state, members).to(home)
+            found[2][:, then] = self._at(steps - 2, after, members).to(home)
         return found
 
     def _at(self, step: int, told: Float[Tensor, "r d"], members: slice) -> Float[Tensor, "b r"]:
@@ -264,6 +265,11 @@ def _factor(
         moments = torch.stack([told[own[i]].T @ told[own[i]] for i in some.tolist()])
         total += (counts[:, some.to(counts.device)] @ moments.flatten(1)).view_as(total)
     return torch.linalg.cholesky(total)
+
+
+def _follows(rows: Transitions) -> Bool[Tensor, " n"]:
+    """Where a state is known in which the policy goes on."""
+    return rows.has_next & ~rows.terminated
 
 
 def _subject(question: Question) -> Int[Tensor, " n"]:
