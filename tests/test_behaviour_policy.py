@@ -175,11 +175,14 @@ def test_the_seed_decides_the_folds() -> None:
     assert not torch.equal(first.folds, other.folds)
 
 
+def test_imagined_rows_are_refused() -> None:
+    imagined = replace(log(STATE[:20], LINEAR[:20]), imagined=torch.arange(20) == 3)
+    assert "imagined rows" in refused(lambda: Logistic().cross_fit(imagined, folds=2))
+    assert "imagined rows" in refused(lambda: Behaviour.known(LINEAR[:20], imagined))
+
+
 def test_mistakes_are_named_in_one_line() -> None:
     rows = log(STATE[:20], LINEAR[:20])
-    imagined = replace(rows, imagined=torch.arange(20) == 3)
-    assert "imagined rows" in refused(lambda: Logistic().cross_fit(imagined))
-    assert "imagined rows" in refused(lambda: Behaviour.known(LINEAR[:20], imagined))
     doses = replace(rows, schema=replace(rows.schema, actions=Box((0.0,) * 3, (1.0,) * 3)))
     assert "doses are continuous" in refused(lambda: Logistic().cross_fit(doses))
     assert "folds=5 of 4 subjects" in refused(lambda: Logistic().cross_fit(rows))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
-from counterpoint.evaluation.off_policy.doubly_robust import doubly_robust, magic, weighted_doubly_robust
+from counterpoint.evaluation.off_policy.doubly_robust import _least, doubly_robust, magic, weighted_doubly_robust
 from counterpoint.evaluation.off_policy.episodes import Episodes, Question
 from counterpoint.evaluation.off_policy.fqe import FQE, Critic
 from counterpoint.evaluation.off_policy.weighting import (
@@ -303,6 +303,16 @@ def test_magic_trusts_a_good_critic_and_leaves_a_bad_one() -> None:
     wdr = float(weighted_doubly_robust(question, once(question), critic=exact))
     trusted = float(magic(question, once(question), critic=exact))
     assert abs(trusted - alone) < abs(wdr - alone)
+
+
+def test_the_mixture_of_the_least_variance() -> None:
+    """Shares of uncorrelated estimates are as one over their variances, however far these lie apart."""
+    shares = _least(torch.tensor([1e-8, 1.0, 4.0]).double().diag())
+    torch.testing.assert_close(shares[1:], torch.tensor([1e-8, 0.25e-8]).double(), rtol=1e-3, atol=0)
+    # The second one varies with the first, and more: it could only help with a negative share.
+    torch.testing.assert_close(
+        _least(torch.tensor([[1.0, 1.5], [1.5, 4.0]]).double()), torch.tensor([1.0, 0.0]).double()
+    )
 
 
 def test_products_of_many_small_ratios_keep_their_proportions() -> None:

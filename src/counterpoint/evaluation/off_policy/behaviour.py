@@ -144,11 +144,11 @@ class Logistic(BehaviourModel):
 class BoostedTrees(BehaviourModel):
     """Gradient-boosted trees, which find thresholds and interactions by themselves."""
 
-    trees: Positive = 40
+    trees: Positive = 60
     """Trees an action."""
-    leaves: Positive = 15
+    leaves: Positive = 7
     """Most leaves of a tree."""
-    learning_rate: Share = 0.1
+    learning_rate: Share = 0.15
     """How much of every tree is believed."""
 
     def estimated(self, seen: Transitions, asked: Transitions, seed: int) -> Float[Tensor, "n a"]:
@@ -203,6 +203,8 @@ def _drawn(rows: Transitions, most: int, seed: int) -> Transitions:
 
 def _classified(model: Any, seen: Transitions, asked: Transitions) -> Float[Tensor, "n a"]:
     """What a classifier of scikit-learn says; an action that it never saw has probability 0."""
+    from sklearn.exceptions import ConvergenceWarning
+
     columns = spread_levels(seen.state, seen.schema.categories)
     centre, scale = columns.mean(0), columns.std(0)
     scale = torch.where(scale > 1e-8, scale, 1.0)
@@ -212,7 +214,7 @@ def _classified(model: Any, seen: Transitions, asked: Transitions) -> Float[Tens
         probabilities[:, known] = 1.0
         return probabilities
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # A regression that would go on converging is judged by its Brier score.
+        warnings.simplefilter("ignore", ConvergenceWarning)  # What would go on converging has its Brier score, too.
         model.fit(((columns - centre) / scale).numpy(), seen.action_index.numpy())
     inputs = (spread_levels(asked.state, asked.schema.categories) - centre) / scale
     probabilities[:, known] = torch.from_numpy(model.predict_proba(inputs.numpy())).float()

@@ -17,13 +17,7 @@ from torch import Tensor, nn
 from counterpoint.errors import require
 from counterpoint.evaluation.off_policy.episodes import Question
 from counterpoint.evaluation.off_policy.fqe import Critic
-from counterpoint.evaluation.off_policy.weighting import (
-    by_subject,
-    discounts,
-    mean,
-    relative_weight,
-    summed,
-)
+from counterpoint.evaluation.off_policy.weighting import by_subject, discounts, mean, relative_weight, summed
 
 Z90 = 1.6448536269514722
 """A 90% interval of a normal variable reaches so many standard deviations to either side."""
@@ -130,14 +124,15 @@ def _mixed(parts: Float[Tensor, "subjects j"], drawn: Float[Tensor, " subjects"]
 def _least(matrix: Float[Tensor, "j j"]) -> Float[Tensor, " j"]:
     """The x of the simplex with the least x'Mx: y/Σy, where y ≥ 0 minimises y'My/2 − Σy, by non-negative least squares.
 
-    A trace of the identity keeps the answer unique where returns are copies of each other.
+    A trace of the identity keeps the answer unique where returns are copies of each other; the critic's variance may be
+    a millionth of WDR's, and must stand out against it.
     """
     from scipy.optimize import nnls
 
     scale = matrix.diagonal().mean()
-    if not scale > 0:
-        return torch.full_like(matrix[0], 1 / len(matrix)) * (1 - scale)
-    lower = torch.linalg.cholesky(matrix / scale + 1e-9 * torch.eye(len(matrix), dtype=matrix.dtype))
+    if not scale > 0:  # All returns are one, or not a number, which stays so.
+        return torch.full_like(matrix[0], 1 / len(matrix)) + scale
+    lower = torch.linalg.cholesky(matrix / scale + 1e-12 * torch.eye(len(matrix), dtype=matrix.dtype))
     ones = torch.ones(len(matrix), 1, dtype=matrix.dtype)
     found = nnls(lower.T.numpy(), torch.linalg.solve_triangular(lower, ones, upper=False)[:, 0].numpy())[0]
     return torch.from_numpy(found / found.sum())
