@@ -133,6 +133,8 @@ class Logistic(BehaviourModel):
     """Strength of the ridge on the coefficients, in rows: 1 is scikit-learn's."""
     iterations: Positive = 200
     """Most iterations of L-BFGS."""
+    most: Positive = 500_000
+    """The regression takes seconds where trees take minutes, so that more rows may be seen."""
 
     def estimated(self, seen: Transitions, asked: Transitions, seed: int) -> Float[Tensor, "n a"]:
         from sklearn.linear_model import LogisticRegression
