@@ -4,8 +4,9 @@
 searched in two SCMs fitted on them, the default one, which takes all patients for one, and random effects, which know
 that they differ, and in the simulator itself, where the search knows who is who and the policy does not. All are tried
 on the whole population. The gap is what the fit costs. `error` is that of one-step counterfactuals of the log, 1 where
-they are no better than the factual outcome. HIV integrates stiff equations: searching in the truth wants a GPU
-(`--device cuda`); `--errors-only` fits both models and asks them for counterfactuals, no more.
+they are no better than the factual outcome. Drugs that change every five days teach little of HIV: `--hold 20` keeps
+each for twenty steps on average. Its equations are stiff, so searching in the truth wants a GPU (`--device cuda`);
+`--errors-only` fits both models and asks them for counterfactuals, no more.
 
 `--task sepsis`: logs of patients whom a physician treated, 46 columns and 25 pairs of doses; Q-learning on the logged
 rows, CTRL_g (`--ctrl-g`) and the search in the same fitted SCM, tried on `--patients` others who are the same, with the
@@ -58,14 +59,25 @@ def task_of(name: str, subjects: int) -> cp.KnownSCM:
     return cp.HIV(response=hiv.population(subjects, 0), compiled=True)
 
 
+def held(task: cp.KnownSCM, steps: float) -> BehaviourPolicy:
+    """Treatments at random, each of them for `steps` steps on average."""
+    now: list[torch.Tensor] = []
+
+    def act(state: torch.Tensor, random: torch.Generator) -> torch.Tensor:
+        drawn = task.actions.sample(len(state), random)
+        change = torch.rand(len(state), 1, generator=random) < 1 / steps
+        now[:] = [torch.where(change, drawn, now[0]) if now else drawn]
+        return now[0]
+
+    return act
+
+
 def against_the_truth(told: argparse.Namespace) -> dict[str, Any]:
     """The rules searched in fitted SCMs beside the rule searched in the truth."""
     task = task_of(told.task, told.subjects)
-    behaviour = cp.random_policy(task)
+    steps = told.steps or task.horizon
     jobs = [
-        cp.Job(
-            cp.simulate(task, behaviour, told.subjects, told.steps or task.horizon, seed, stop_at_failure=True), seed
-        )
+        cp.Job(cp.simulate(task, held(task, told.hold), told.subjects, steps, seed, stop_at_failure=True), seed)
         for seed in seeds(told)
     ]
     truth = cp.Search(cp.Truth(task, population=True), draws=None, starts=20, sees_factor=False)
@@ -90,7 +102,7 @@ def searched_in(
     found: dict[str, Any] = {"searched in": name, "error": sum(error) / len(error)}
     if not told.errors_only:
         learned = search.with_models(jobs, models, task, device=told.device)
-        policies: list[Any] = [each.selected.to("cpu") for each in learned]
+        policies: list[Any] = [each.selected for each in learned]
         true = evaluate_many(policies, task, told.subjects, 0).mean(1)
         inside = sum(policy.return_in_model for policy in policies) / len(policies)
         found |= {"true return": float(true.mean()), "lowest": float(true.min()), "in model": inside}
@@ -210,6 +222,7 @@ def main() -> None:
     parser.add_argument(
         "--steps", type=int, default=0, help="of a log of tumour or hiv; the task's horizon unless told"
     )
+    parser.add_argument("--hold", type=float, default=1.0, help="steps that a treatment of tumour or hiv is held for")
     parser.add_argument("--errors-only", action="store_true", help="of tumour and hiv: search nothing")
     parser.add_argument("--patients", type=int, default=2000, help="of sepsis, whom policies are tried on")
     parser.add_argument("--rounds", type=int, default=SEARCH.schedule.steps, help="of sepsis' search")

@@ -179,7 +179,9 @@ class HD:
         """The files of a run from its cells, and from the rows of methods that it has not."""
         cells = [_read(out / self.name, pack, seed) for pack in self.packs() for seed in pack.seeds]
         table, found = out / f"{self.name}.csv", self._check_folder(out)
-        earlier = [row for row in read_csv(table, ("commit",)) if row["method"] not in self.arms] if table.exists() else []
+        earlier = (
+            [row for row in read_csv(table, ("commit",)) if row["method"] not in self.arms] if table.exists() else []
+        )
         rows = [*earlier, *({column: row[column] for column in COLUMNS} for cell in cells for row in cell or ())]
         order = list(hd_arms())
         rows.sort(key=lambda row: order.index(row["method"]) if row["method"] in order else len(order))

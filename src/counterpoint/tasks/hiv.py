@@ -25,6 +25,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from counterpoint.data.knowledge import Knowledge
+from counterpoint.data.schema import Schema
 from counterpoint.data.shapes import Action, Flag, Noise, Reward, State
 from counterpoint.data.spaces import Discrete
 from counterpoint.seeding import generator as seeded
@@ -47,6 +49,9 @@ INFECTED_DEATH, IMMUNE_CLEARANCE = 0.7, 1e-5
 VIRIONS_PER_CELL, VIRUS_CLEARANCE, VIRIONS_PER_INFECTION = 100.0, 13.0, 1.0
 IMMUNE_SOURCE, IMMUNE_BIRTH, IMMUNE_BIRTH_HALF = 1.0, 0.3, 100.0
 IMMUNE_IMPAIRMENT, IMMUNE_IMPAIRMENT_HALF, IMMUNE_DEATH = 0.25, 500.0, 0.1
+BOUNDS = (("log_T1", 0.0, 16.0), ("log_T2", -10.0, 11.0), ("log_virus", -40.0, 18.0), ("log_immune", -2.0, 15.0))
+"""What is known of a millilitre of blood: it holds no more cells and virions than this, and always some healthy cells.
+A fitted model that is asked far from its log would else be free to promise immunity without end."""
 
 
 class HIVResponse(NamedTuple):
@@ -98,6 +103,10 @@ class HIV(KnownSCM):
     actions = Discrete(((0.0, 0.0), (1.0, 0.0), (0.0, 1.0), (1.0, 1.0)))
     state_names = ("log_T1", "log_T2", "log_T1_infected", "log_T2_infected", "log_virus", "log_immune")
     noise_width = 6
+
+    @property
+    def schema(self) -> Schema:
+        return Schema.of(self.state_names, self.actions, knowledge=Knowledge(bounds=BOUNDS))
 
     def of_subjects(self, subject: Int[Tensor, " n"]) -> "HIV":
         """The equation of these patients, row by row; numbers beyond the population start over at its first patient."""
