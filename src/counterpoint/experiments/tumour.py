@@ -1,7 +1,7 @@
 """The tumour benchmark: forecasters fitted on the published training patients and asked the published questions.
 
-A row is (model, patients, gamma, horizon, seed, nrmse, fit_seconds). Every finished cell (model × patients × γ × seed)
-is a file of its own, so a killed run goes on.
+A row is (model, patients, gamma, horizon, seed, nrmse, fit_seconds), the seconds those of the processor. Every finished
+cell (model × patients × γ × seed) is a file of its own, so a killed run goes on.
 """
 
 import time
@@ -119,9 +119,9 @@ def run_cell(cell: Cell, report: Report = silent) -> list[dict[str, Any]]:
     """A row for every horizon."""
     data = _data(cell.gamma, cell.seed, cell.test)
     train = data.train[data.train.subject < cell.patients]
-    begun = time.perf_counter()
+    begun = time.process_time()
     forecast = cell.forecaster.fit(train, derive(cell.seed, "training"))
-    seconds = time.perf_counter() - begun
+    seconds = time.process_time() - begun
     rows = []
     for asked in (data.one_step, data.several):
         answer = forecast(asked.rows, asked.plans)[:, :, -len(asked.horizons) :]
