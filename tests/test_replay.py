@@ -47,7 +47,7 @@ def test_in_a_known_scm_a_replay_is_the_simulator_with_the_same_noise() -> None:
             assert torch.equal(found.action[e, t, 0], action)
             state = TASK.transition(state, action, own.noise[t])
     assert bool((found.returns[:, 0] < found.factual).all())
-    assert found.value == pytest.approx(float(found.returns.mean()))
+    assert found.members.value == pytest.approx(float(found.returns.mean()))
 
 
 def test_the_factual_policy_gives_the_record_back(model: StructuralCausalModel) -> None:
@@ -57,15 +57,15 @@ def test_the_factual_policy_gives_the_record_back(model: StructuralCausalModel) 
         for member in range(2):
             torch.testing.assert_close(found.state[e, : len(own), member], own.state, atol=2e-3, rtol=1e-2)
     torch.testing.assert_close(found.returns, found.factual[:, None].expand(-1, 2))
-    low, high = found.interval()
-    assert low <= found.value <= high
+    inside = found.members.interval()
+    assert inside.low <= inside.estimate <= inside.high
 
 
 def test_the_value_is_the_mean_over_subjects_and_close_to_the_truth(model: StructuralCausalModel) -> None:
     truth, fitted = replay(LOG, FALLS, TASK, TASK), replay(LOG, FALLS, model, TASK)
-    assert abs(truth.value - fitted.value) < 0.25 * truth.value
-    worse, better = fitted.interval(0.5), fitted.interval(0.99)
-    assert better[0] <= worse[0] <= worse[1] <= better[1]
+    assert abs(truth.members.value - fitted.members.value) < 0.25 * truth.members.value
+    half, most = fitted.members.interval(0.5), fitted.members.interval(0.99)
+    assert most.low <= half.low <= half.high <= most.high
 
 
 def test_records_of_different_lengths_count_over_their_own_steps() -> None:

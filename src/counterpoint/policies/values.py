@@ -155,10 +155,8 @@ def _values(
     noise = lambda t: (everywhere(prior(episodes, random)[None, None, None]),)
     plan = lambda t: everywhere(first[None, None, :, None]) if first is not None and t == 0 else None
     rollout = Rollout(simulator, on_device(task, model.device), on_device(policy, model.device).actor())
-    total = torch.zeros(1, torch.Size(shape).numel(), device=model.device)
     start, told = everywhere(states[None, :, None, None]), everywhere(factors[None, :, None, None])
-    for t, step in enumerate(rollout(start, noise, horizon or task.horizon, told, plan)):
-        total += discount**t * step.alive * step.reward
+    total = rollout.returns(start, noise, horizon or task.horizon, told, plan, discount)
     require(bool(total.isfinite().all()), "rollouts from these states lead to numbers that are not finite; check them")
     return Values(total.view(shape).mean(-1).cpu(), share)
 

@@ -1,6 +1,6 @@
 """The one rollout loop: whatever acts, in whatever steps, rewarded and ended by a task.
 
-a_t = π(s_t),    s_{t+1} = f(s_t, a_t, θ, u_t),    return = Σ_t P(not ended before t)·r_t
+a_t = π(s_t),    s_{t+1} = f(s_t, a_t, θ, u_t),    return = Σ_t γ^t·P(not ended before t)·r_t
 """
 
 import copy
@@ -106,11 +106,12 @@ class Rollout:
         horizon: int,
         theta: Theta = NO_THETA,
         plan: Callable[[int], Tensor | None] = lambda t: None,
+        discount: float = 1.0,
     ) -> Reward:
-        """The undiscounted return of every episode, cut at the horizon."""
+        """The return of every episode, cut at the horizon."""
         total = start.new_zeros(start.shape[:-1])
-        for step in self(start, noise, horizon, theta, plan):
-            total += step.alive * step.reward
+        for t, step in enumerate(self(start, noise, horizon, theta, plan)):
+            total += discount**t * step.alive * step.reward
         return total
 
     def _advance(self, given: Tensors) -> Tensors:
