@@ -12,7 +12,7 @@ from torch import Tensor
 from counterpoint.data.jobs import spread_levels
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
-from counterpoint.errors import require
+from counterpoint.errors import CounterpointError
 from counterpoint.seeding import generator
 
 FAR = 5.0
@@ -25,8 +25,9 @@ class Features:
     """Features of a log's states and actions, the same for all members: they know the states and nothing of rewards."""
 
     def __init__(self, rows: Transitions, hidden: int, seed: int, device: torch.device) -> None:
-        require(isinstance(rows.actions, Discrete), "doses are continuous; cut them with actions=Bins() to evaluate")
-        self.categories, self.actions, self.device = rows.schema.categories, len(rows.actions.values), device
+        if not isinstance(rows.actions, Discrete):
+            raise CounterpointError("continuous doses have no list of actions to value; cut them with actions=Bins()")
+        self.categories, self.actions, self.device = rows.schema.categories, rows.actions.count, device
         plain = len(rows.schema.states) - len(self.categories)
         spread = spread_levels(rows.state, self.categories)
         scale, mean = torch.std_mean(spread, 0, correction=0)

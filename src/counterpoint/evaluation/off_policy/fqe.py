@@ -303,6 +303,7 @@ def _check(question: Question, counts: Float[Tensor, "b subjects"]) -> None:
     require(
         bool((counts >= 0).all()) and bool(counts.sum(1).all()), "a member's counts are negative or all 0; draw some"
     )
+    require(bool((rows.terminated | rows.has_next).any()), "no row ends or has a next state; keep what followed")
     for name in ("state", "reward"):
         wrong = (~getattr(rows, name).isfinite().view(len(rows), -1).all(1)).nonzero()
         require(len(wrong) == 0, f"{name} is not finite at row {int(wrong[0]) if len(wrong) else 0}; fill or drop it")
