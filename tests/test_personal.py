@@ -10,10 +10,13 @@ from torch import Tensor
 import counterpoint as cp
 from counterpoint.data.jobs import Job, Origin
 from counterpoint.data.transitions import Transitions
+from counterpoint.evaluation.off_policy.episodes import Episodes
+from counterpoint.evaluation.off_policy.in_model import value_in_model
 from counterpoint.evaluation.true_return import evaluate_many
 from counterpoint.nets.training import Schedule
 from counterpoint.policies.personal import PersonalPolicy
 from counterpoint.scm.groups import Groups
+from counterpoint.simulation.truth import Truth
 from counterpoint.tasks.base import KnownSCM
 from effects import BRIEF, by_hand, generator, logged
 from tables import refused
@@ -112,6 +115,14 @@ def test_a_personal_policy_beats_one_for_all(grouped: PersonalPolicy) -> None:
     assert personal[0].mean() > 0.5 * for_all.mean()  # Returns are negative.
     gain = personal[0] - for_all
     assert gain.mean() > 3 * gain.std() / 60**0.5
+
+
+def test_in_the_true_model_a_personal_policy_is_worth_what_it_earns(grouped: PersonalPolicy) -> None:
+    """Nobody tells it whom it treats there either: told every subject's kind, it would be worth more."""
+    exact, episodes = Truth(TASK, population=True).fit(ROWS), Episodes.of(ROWS)
+    found = value_in_model(episodes, grouped, exact, TASK, rollouts=40)
+    truth = float(evaluate_many([grouped], TASK, trials=2000, seed=1).mean())
+    assert found.value == pytest.approx(truth, rel=0.1)
 
 
 def test_who_is_unknown_has_everybodys_policy_and_who_is_known_its_groups(grouped: PersonalPolicy) -> None:
