@@ -10,6 +10,7 @@ from torch import Tensor
 from counterpoint.data.schema import Column, Schema
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import GOES_ON, Transitions, concatenate
+from counterpoint.evaluation.off_policy.backups import feasible
 from counterpoint.evaluation.off_policy.episodes import Episodes, Question, resampled
 from counterpoint.evaluation.off_policy.fqe import FQE, Critic, fitted_q_evaluation
 from counterpoint.nets.training import Monitor
@@ -160,14 +161,24 @@ def test_a_member_is_the_same_alone_and_beside_others() -> None:
 def test_values_stay_within_what_rewards_allow() -> None:
     """Rewards of 0 and, at an end, of 0 or 1 make returns from 0 to 1, however long the episodes."""
     lucky = ROWS.terminated & (ROWS.action_index == 0)
-    wild = replace(ROWS, reward=lucky.float(), state=ROWS.state)
-    question = ask(wild)
-    only = torch.zeros(len(wild), ACTIONS)
-    only[:, 2] = 5.0  # No probability: a regression driven where it must not go.
-    critic = FQE(hidden=8).fit(replace(question, policy=only, policy_after=only), torch.ones(1, SUBJECTS))
+    question = ask(replace(ROWS, reward=lucky.float()))
+    wild = torch.zeros(len(ROWS), ACTIONS)
+    wild[:, 0] = 5.0  # No probabilities: values are driven where they must not go.
+    critic = EXACT.fit(replace(question, policy=wild, policy_after=wild), torch.ones(1, SUBJECTS))
     for values in (critic.taken, critic.state, critic.after):
         assert float(values.min()) >= 0.0
         assert float(values.max()) <= 1.0
+    assert float(critic.taken[:, ROWS.action_index > 0].max()) < 0.99  # These may end in nothing at any step.
+
+
+def test_bounds_are_those_of_the_rewards_a_member_has_seen() -> None:
+    """Worked by hand: subject 0 earns 0 and ends with 1, subject 1 earns 2 and ends with −3; γ is one half."""
+    rows = ROWS[torch.cat([(~ROWS.terminated).nonzero()[:2, 0], ROWS.terminated.nonzero()[:2, 0]])]
+    rows = replace(rows, reward=torch.tensor([0.0, 2.0, 1.0, -3.0]))
+    counts = torch.tensor([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]])
+    low, high = feasible(rows, torch.tensor([0, 1, 0, 1]), counts, 0.5, 3)
+    assert high.tolist() == [[1, 1, 1], [2, 3, 3.5], [2, 3, 3.5]]
+    assert low.tolist() == [[0, 0, 0], [-3, -3, -3], [-3, -3, -3]]
 
 
 def test_a_longer_horizon_counts_more_steps_and_a_shorter_is_refused() -> None:
@@ -206,10 +217,17 @@ def test_the_mean_is_over_first_states_by_counts() -> None:
     assert fitted_q_evaluation(question, critic).tolist() == [6 / SUBJECTS, 18 / (SUBJECTS + 2)]
 
 
+def _with(next_state: Tensor) -> Episodes:
+    return Episodes.of(replace(ROWS, next_state=next_state))
+
+
 def test_what_cannot_be_learned_from_is_refused() -> None:
     ones, bad = torch.ones(1, SUBJECTS), ROWS.reward.clone()
     bad[5] = torch.inf
     assert "reward is not finite at row 5" in refused(lambda: FQE().fit(ask(replace(ROWS, reward=bad)), ones))
+    far = ROWS.next_state.clone()
+    far[ROWS.has_next.nonzero()[0, 0]] = torch.inf
+    assert "next state is infinite" in refused(lambda: FQE().fit(replace(ask(ROWS), episodes=_with(far)), ones))
     assert "counts are not of 120 subjects" in refused(lambda: FQE().fit(ask(ROWS), ones[:, 1:]))
     assert "all 0" in refused(lambda: FQE().fit(ask(ROWS), 0 * ones))
     assert "one fold" in refused(lambda: FQE().cross_fit(ask(ROWS), torch.zeros(SUBJECTS, dtype=torch.long)))

@@ -64,7 +64,7 @@ def test_who_died_at_once_is_replayed_to_the_horizon() -> None:
 
 
 def test_a_replay_goes_on_with_the_record_s_noise_first() -> None:
-    short, long = (replay(LOG, TREATS, TASK, TASK, horizon=h) for h in (STEPS, STEPS + 3))
+    short, long = (replay(LOG, TREATS, TASK, TASK, horizon=h, seed=h) for h in (STEPS, STEPS + 3))
     recorded = (EPISODES.length[:, None] > torch.arange(STEPS))[..., None]
     torch.testing.assert_close(short.alive * recorded, long.alive[:, :STEPS] * recorded)
     assert long.alive.shape[1] == STEPS + 3
@@ -100,6 +100,7 @@ def test_counts_of_two_are_a_doubled_table() -> None:
     doubled = MemberReturns(torch.cat([values, values[:2]]), torch.tensor([0, 0, 1, 1, 1, 2, 3, 3]))
     counted = own.resampled(torch.tensor([[2.0, 1.0, 1.0]]))
     torch.testing.assert_close(counted, doubled.resampled(torch.ones(1, 4)))
+    torch.testing.assert_close(own.resampled(torch.ones(1, 3))[0], values.double().mean(0))
 
 
 def test_a_fitted_model_is_asked_in_every_member() -> None:
