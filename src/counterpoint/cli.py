@@ -11,6 +11,7 @@ from counterpoint.commands.augment import Augment
 from counterpoint.commands.bench import Bench
 from counterpoint.commands.check import Check
 from counterpoint.commands.check_scm import CheckScm
+from counterpoint.commands.compare import Compare
 from counterpoint.commands.demo import Demo
 from counterpoint.commands.evaluate import Evaluate
 from counterpoint.commands.fit import Fit
@@ -29,6 +30,7 @@ Command = (
     | Annotated[Augment, tyro.conf.subcommand("augment")]
     | Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
+    | Annotated[Compare, tyro.conf.subcommand("compare")]
     | Annotated[CheckScm, tyro.conf.subcommand("check-scm")]
     | Annotated[Recommend, tyro.conf.subcommand("recommend")]
     | Annotated[RunStudy, tyro.conf.subcommand("run")]
@@ -39,8 +41,9 @@ Command = (
 
 DESCRIPTION = """Counterfactual data augmentation and policy learning from logged decisions.
 
-Start with `counterpoint demo`. With a table of your own: check, then fit, check-scm, augment, train, recommend, each
-with the same --run folder, or all of it with `counterpoint run`. `counterpoint COMMAND --help` explains a command."""
+Start with `counterpoint demo`. With a table of your own: check, then fit, check-scm, augment, train, evaluate,
+recommend, each with the same --run folder, or the chain up to train with `counterpoint run`.
+`counterpoint COMMAND --help` explains a command."""
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,7 +1,7 @@
 """A run folder that knows where each of its parts came from, and refuses one that does not belong.
 
-    data ── split ──┬── task ──┬── augmented ── policy ── evaluation
-                    └── scm ───┴── check
+    data ── split ──┬── task ──┬── augmented ── policy ──┬── evaluation
+                    └── scm ───┴── check                 └── judgement
 
 `run.json` records for every part a fingerprint of its file and the fingerprints of the parts it was made from. A part
 is used only while its own file and all its parents are still what the record says: anything stale, edited or copied in
@@ -21,6 +21,7 @@ from counterpoint.artifacts import RECIPE, Artifact, decode, encode, read_json, 
 from counterpoint.data import storage
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError
+from counterpoint.evaluation.off_policy.result import Evaluation
 from counterpoint.library import known, load_kind
 from counterpoint.model import Model
 from counterpoint.policies.base import Policy, Verdict
@@ -49,6 +50,7 @@ PARTS = {
     "augmented": Part("augmented.parquet", "augment"),
     "policy": Part("policy", "train"),
     "evaluation": Part("evaluation.csv", "evaluate"),
+    "judgement": Part("evaluation.json", "evaluate"),
 }
 
 
@@ -189,6 +191,11 @@ class Run:
     @property
     def policy(self) -> Policy:
         return load_kind(self._use("policy"), Policy, "a policy", *self.classes)
+
+    @property
+    def judgement(self) -> Evaluation:
+        """What the log says of the policy."""
+        return Evaluation.from_json(read_json(self._use("judgement"), f"run {PARTS['judgement'].command} again"))
 
     @property
     def verdict(self) -> Verdict:

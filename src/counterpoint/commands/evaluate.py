@@ -1,36 +1,54 @@
-"""`counterpoint evaluate`: true returns in the run's simulator."""
+"""`counterpoint evaluate`: what the run's policy is worth, in its simulator or, where there is none, from the log."""
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from counterpoint.commands.console import say, show
-from counterpoint.errors import CounterpointError
+import tyro
+
+from counterpoint.artifacts import write_text
+from counterpoint.commands.console import progress, say, show
+from counterpoint.commands.judging_flags import JudgingFlags
+from counterpoint.data.transitions import Transitions
+from counterpoint.evaluation.off_policy.judge import judge
+from counterpoint.evaluation.off_policy.result import Estimate, Evaluation
 from counterpoint.evaluation.true_return import evaluate
+from counterpoint.model import Model
+from counterpoint.nets.training import Monitor
+from counterpoint.report.evaluation import evaluation_figure
 from counterpoint.report.results import write_csv
 from counterpoint.runs import Run
-from counterpoint.tasks.base import KnownSCM
+from counterpoint.tasks.base import KnownSCM, Task
 
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Run the policy in the simulator that made the data. Writes evaluation.csv into the run folder."""
+    """Run the policy in the simulator that made the data; where there is none, or with --log, judge it from the log:
+    every estimate with its interval, what it rests on, and a verdict. Writes evaluation.csv, or evaluation.json with
+    estimates.csv and evaluation.png, into the run folder."""
 
     run: Path
-    """Run folder with policy/ and a simulator."""
+    """Run folder with policy/."""
+    log: bool = False
+    """Judge the policy from the logged rows, though the run has a simulator."""
     trials: int = 10
-    """Episodes; the paper uses 10."""
+    """Episodes in the simulator; the paper uses 10."""
     horizon: int = 0
-    """Steps after which an episode is cut; 0 for the task's own."""
+    """Steps after which an episode in the simulator is cut; 0 for the task's own."""
+    judging: tyro.conf.OmitArgPrefixes[JudgingFlags] = JudgingFlags()
     seed: int = 0
-    """Seed of the episodes."""
+    """Seed of everything random."""
 
     def execute(self) -> None:
         run = Run(self.run)
         task = run.task
-        if not isinstance(task, KnownSCM):
-            raise CounterpointError(
-                f"'{self.run}' has no simulator, and a policy cannot be tried on logged rows; use simulate"
-            )
+        if isinstance(task, KnownSCM) and not self.log:
+            self._try(run, task)
+        else:
+            self._judge(run)
+
+    def _try(self, run: Run, task: KnownSCM) -> None:
+        """True returns."""
         returns = evaluate(run.policy, task.at_evaluation(), self.trials, self.seed, self.horizon).tolist()
         rows = [{"trial": i, "return": value} for i, value in enumerate(returns)]
         run.keep("evaluation", lambda path: write_csv(rows, path), ["policy", "task"])
@@ -38,3 +56,84 @@ class Evaluate:
         show([{"trials": len(returns), "mean": mean, "lowest": min(returns), "highest": max(returns)}], "return")
         say(str(run.verdict))
         say(f"each trial in {run.path('evaluation')}")
+
+    def _judge(self, run: Run) -> None:
+        """What the log says."""
+        policy, (rows, others), (model, task) = run.policy, judged_rows(run), run_model(run)
+        how = self.judging.judging()
+        with progress() as report:
+            found = judge(
+                rows,
+                policy,
+                how,
+                others=others,
+                held_out=len(others) > 0,
+                model=model,
+                task=task,
+                seed=self.seed,
+                monitor=Monitor(report=report),
+            )
+        used = ["scm", "task"] if model is not None else []
+        run.keep("judgement", lambda path: write_text(path, found.text()), ["data", "split", *used, "policy"])
+        write_csv(found.rows(), self.run / "estimates.csv")
+        evaluation_figure(found, self.run / "evaluation.png")
+        tell(found)
+        say(
+            f"numbers in {run.path('judgement')} and {self.run / 'estimates.csv'}, figure in evaluation.png beside them"
+        )
+
+
+def judged_rows(run: Run) -> tuple[Transitions, Transitions]:
+    """The rows that a policy is judged on, and the others: subjects kept aside where there are some, else all."""
+    aside = run.held_out
+    return (aside, run.training) if len(aside) else (run.data, aside)
+
+
+def run_model(run: Run) -> tuple[Model | None, Task | None]:
+    """The run's SCM and task, where both are there and belong."""
+    return (run.scm, run.task) if run.has("scm") and run.has_task() else (None, None)
+
+
+def tell(found: Evaluation) -> None:
+    """An evaluation on the terminal."""
+    told, share = found.diagnostics, f"{found.confidence:.0%} interval"
+    shown = [
+        {**_row(each, share), "": "recommended" if each.name == found.recommended else ""} for each in found.estimates
+    ]
+    shown += [{**_row(found.logged, share), "": "what happened"}]
+    shown += [{**_row(found.difference, share), "": "paired by subject"}] if found.difference else []
+    show(shown, f"return of {found.policy}" + ("" if found.discount == 1 else f", discounted by {found.discount:g}"))
+    for name, parts in (("group", found.groups), ("severity", found.severity)):
+        if parts:
+            show([{name: part.name, "subjects": part.subjects, "policy": str(part.policy), "logged": str(part.logged)}
+                  for part in parts], f"by {found.severity_by if name == 'severity' else name}")  # fmt: skip
+    who = "subjects it had not learned from" if found.held_out else "subjects it may have learned from"
+    if told:
+        say(f"judged on {told.rows} rows of {told.subjects} {who}; their decisions weigh as much as those of"
+            f" {told.effective:.0f} subjects, their whole records as {told.effective_records:.1f}")  # fmt: skip
+        say(f"{told.agreement:.0%} of logged actions are the policy's too; {told.unsupported:.0%} of its actions were"
+            " never given to others in similar states")  # fmt: skip
+    say(f"softened: {found.softened}" if found.softened else "the policy has chances of its own and is not softened")
+    _tell_sensitivity(found)
+    for note in found.notes:
+        say(f"note: {note}")
+    say(found.words())
+
+
+def _tell_sensitivity(found: Evaluation) -> None:
+    if found.behaviour:
+        say(f"who logged, by {found.behaviour.recipe}: Brier score {found.behaviour.brier:.3f}, calibration error"
+            f" {found.behaviour.error:.1%}")  # fmt: skip
+    if found.sensitivity:
+        for each in found.sensitivity.behaviour:
+            say(f"by {each.name} instead: {each}")
+        strongest = found.sensitivity.confounding[-1]
+        say(f"unmeasured confounding of strength {strongest.strength:g} a {found.sensitivity.per}: between"
+            f" {strongest.low:.3g} and {strongest.high:.3g} by WIS")  # fmt: skip
+        if found.sensitivity.lost_at is not None:
+            say(f"by WIS the difference from whoever logged is lost at strength {found.sensitivity.lost_at:.2f}")
+
+
+def _row(each: Estimate, share: str) -> dict[str, Any]:
+    value, low, high = ("?" if x is None else f"{x:.3g}" for x in (each.value, each.low, each.high))
+    return {"estimate": each.name, "return": value, share: f"{low} to {high}"}

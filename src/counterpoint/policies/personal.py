@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from counterpoint.artifacts import Saved
 from counterpoint.data.jobs import NO_THETA, Origin
 from counterpoint.data.schema import Schema, agree
-from counterpoint.data.shapes import Theta
+from counterpoint.data.shapes import Action, State, Theta
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError, require
 from counterpoint.model import Model, SubjectFactors
@@ -123,13 +123,30 @@ class PersonalPolicy(Policy):
             return _all(self.everybody, theta)
         return torch.cdist(theta, self.groups.centre.to(theta)).argmin(1)
 
+    def act_knowing(
+        self, state: State, factors: SubjectFactors, known: Bool[Tensor, " n"], random: torch.Generator
+    ) -> Action:
+        """What it does at one step of each of n subjects of whom so much is known; nothing where `known` is false.
+
+        The generator is for a policy that explores, to which subjects are draws from what is known of them.
+        """
+        explores = self.recipe.explores
+        told = factors.draw(random) if explores else factors.mean
+        decides = self._of_given(told) if explores else torch.where(known, self._of_known(factors), self.everybody)
+        return _dispatch([self])(state[None].to(self.device), [told.to(self.device)], decides[None].to(self.device))[0]
+
+    def likeliest(self, rows: Transitions) -> Int[Tensor, " subjects"]:
+        """The group that each subject, in the order of `rows.subject_names`, is likeliest of by all its rows."""
+        require(self.groups is not None, "the policy sees factors and knows no groups; ask one that was given groups")
+        assert self.groups is not None
+        return self.groups.chances(self.model.subject_factors(rows)).argmax(1)
+
     def sizes(self, rows: Transitions) -> list[int]:
         """How many of the subjects in a table are likeliest of each group."""
         if self.groups is None:
             return []
         there = torch.bincount(rows.subject, minlength=len(rows.subject_names)) > 0
-        likeliest = self.groups.chances(self.model.subject_factors(rows)).argmax(1)[there.cpu()]
-        return torch.bincount(likeliest, minlength=self.groups.count).tolist()
+        return torch.bincount(self.likeliest(rows)[there.cpu()], minlength=self.groups.count).tolist()
 
     def actor(self) -> Actor:
         """For subjects whose factors are given; where none is, everybody's policy or one told the middle of all."""

@@ -1,0 +1,49 @@
+"""How a command is told the way in which policies are judged."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from counterpoint.evaluation.off_policy.behaviour import BoostedTrees, Logistic, NearestNeighbours
+from counterpoint.evaluation.off_policy.case import Judging
+from counterpoint.evaluation.off_policy.confounding import Confounding
+from counterpoint.evaluation.off_policy.target import Softened
+
+Name = Literal["logistic", "trees", "neighbours"]
+RECIPES: dict[Name, Logistic | BoostedTrees | NearestNeighbours] = {
+    "logistic": Logistic(),
+    "neighbours": NearestNeighbours(),
+    "trees": BoostedTrees(),
+}
+
+
+@dataclass(frozen=True)
+class JudgingFlags:
+    """How a policy is judged from logged rows."""
+
+    behaviour: Name | None = None
+    """How the probabilities of whoever logged are estimated: counted where all state columns are categories, else
+    logistic, unless another way is named; others show how much depends on it."""
+    soften: float = Softened().share
+    """A policy that always takes one action is judged as one that does something else in this share of the steps; 0 for
+    not."""
+    soften_towards: Literal["behaviour", "uniform"] = "behaviour"
+    """What else: as whoever logged, or any action alike."""
+    discount: float = 1.0
+    """Of a reward one step later; 1 counts all steps of a record alike."""
+    severity: str = ""
+    """State column whose first value says how ill a subject is; else the return foreseen from the first state."""
+    confounding: Literal["record", "step"] = "record"
+    """What strengths of unmeasured confounding bound: the odds of a record's decisions together, or of each."""
+    draws: int = 1000
+    """Resamples of the subjects; critics are fitted on a fifth as many."""
+
+    def judging(self) -> Judging:
+        return Judging(
+            behaviour=None if self.behaviour is None else RECIPES[self.behaviour],
+            softened=Softened(self.soften, self.soften_towards),
+            confounding=Confounding(per=self.confounding),
+            severity=self.severity,
+            discount=self.discount,
+            draws=self.draws,
+            critic_draws=max(1, self.draws // 5),
+        )

@@ -1,0 +1,102 @@
+"""Policies side by side on one log: each judged, and every pair compared in the same resampled subjects."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from counterpoint.artifacts import encode
+from counterpoint.data.transitions import Transitions
+from counterpoint.errors import require
+from counterpoint.evaluation.off_policy.case import Case, Judging, estimate_behaviours, lay_beside, whole_log
+from counterpoint.evaluation.off_policy.inside import Inside
+from counterpoint.evaluation.off_policy.judge import conclude
+from counterpoint.evaluation.off_policy.result import KNOWN, Estimate, Evaluation, read_back
+from counterpoint.evaluation.off_policy.target import Stochastic
+from counterpoint.model import Model
+from counterpoint.nets.training import Monitor
+from counterpoint.policies.base import Policy
+from counterpoint.settings import check_settings, checked
+
+FORMAT = "counterpoint-comparison/1"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """How much more one policy is worth than another."""
+
+    one: str
+    other: str
+    difference: Estimate
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a log says of several policies."""
+
+    evaluations: tuple[Evaluation, ...]
+    pairs: tuple[Pair, ...]
+    """Every two of them, in their order."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"format": FORMAT, **encode(self)}
+
+    @classmethod
+    def from_json(cls, said: dict[str, Any]) -> "Comparison":
+        """What `to_json` gave; anything else is one line, and nothing in it is run."""
+        return read_back(said, cls, FORMAT, {**KNOWN, "Comparison": Comparison, "Pair": Pair})
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The table: whoever logged first, then each policy with its difference from that."""
+        logged = self.evaluations[0].logged
+        first = {"policy": logged.name, "value": logged.value, "low": logged.low, "high": logged.high}
+        return [{**first, **_less(None), "effective": None, "verdict": None}, *map(_row, self.evaluations)]
+
+    def pair_rows(self) -> list[dict[str, Any]]:
+        """Every difference between two policies."""
+        return [{"policy": pair.one, "less": pair.other, **_less(pair.difference)} for pair in self.pairs]
+
+
+def _row(each: Evaluation) -> dict[str, Any]:
+    found, told = each.value, each.diagnostics
+    said = {"policy": each.policy, "value": found.value, "low": found.low, "high": found.high, **_less(each.difference)}
+    return {**said, "effective": told and told.effective, "verdict": each.verdict}
+
+
+def _less(each: Estimate | None) -> dict[str, float | None]:
+    ends = (None, None, None) if each is None else (each.value, each.low, each.high)
+    return dict(zip(("difference", "difference_low", "difference_high"), ends, strict=True))
+
+
+@checked
+def compare(
+    rows: Transitions,
+    policies: Mapping[str, Policy | Stochastic],
+    how: Judging = Judging(),
+    *,
+    others: Transitions | None = None,
+    held_out: bool = False,
+    models: Mapping[str, Model] | None = None,
+    seed: int = 0,
+    monitor: Monitor = Monitor(),
+) -> Comparison:
+    """Judge every policy (by its name) on the same rows; `models` find factors for those that are to be told them."""
+    require(len(policies) > 0, "there is no policy to compare; give at least one")
+    behaviours = estimate_behaviours(how, whole_log(rows, others), seed, monitor)
+    cases: dict[str, Case] = {}
+    found: list[Evaluation] = []
+    for name, policy in policies.items():
+        watch, model = monitor.stage(name), (models or {}).get(name)
+        cases[name] = lay_beside(rows, policy, how, others, model, seed, watch, behaviours)
+        found.append(conclude(cases[name], policy, how, Inside(), held_out, name, seed, watch))
+    return Comparison(tuple(found), tuple(_pair(cases, *names, how, seed) for names in combinations(cases, 2)))
+
+
+def _pair(cases: Mapping[str, Case], one: str, other: str, how: Judging, seed: int) -> Pair:
+    return Pair(one, other, Estimate.of(f"{one} less {other}", cases[one].gain_over(cases[other], how, seed)))
