@@ -52,7 +52,10 @@ PARENTS = {
     "augmented": ("data", "split", "task", "scm"),
     "policy": ("data", "split", "task", "scm", "augmented"),
     "evaluation": ("policy", "task"),
+    "judgement": ("data", "split", "task", "scm", "policy"),
 }
+ON_A_TABLE, IN_A_SIMULATOR = (tuple(part for part in PARENTS if part != other) for other in ("evaluation", "judgement"))
+"""All parts that the commands make; what `evaluate` makes depends on the data."""
 STEPS = {
     "fit": (("data", "split"), "scm"),
     "check-scm": (("data", "split", "scm"), "check"),
@@ -90,6 +93,7 @@ def small() -> Iterator[None]:
     """A learned task that is quick to fit, and checks without their figure."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("counterpoint.commands.fit.Outcome", lambda: SMALL_OUTCOME)
+        patch.setattr("counterpoint.commands.evaluate.evaluation_figure", lambda found, path: None)
         patch.setattr(
             "counterpoint.commands.check_scm.check_figure", lambda sample, path, progress: report(sample, progress)
         )
@@ -98,7 +102,11 @@ def small() -> Iterator[None]:
 
 def step(name: str, run: Path, *more: object) -> None:
     """A command with tiny settings."""
-    words = {"train": TINY_TRAIN, "evaluate": ["--trials", "2"], "augment": ["--alternatives", "2"]}.get(name, [])
+    words = {
+        "train": TINY_TRAIN,
+        "evaluate": ["--trials", "2", "--draws", "5"],
+        "augment": ["--alternatives", "2"],
+    }.get(name, [])
     tail = TINY_FIT if name == "fit" else []
     command(name, "--run", run, *words, *more, *tail)
 
@@ -125,8 +133,7 @@ class Bench:
         run = self.folder / source.replace(" ", "-")
         self.bring(source, run)
         for name in STEPS:
-            if name != "evaluate" or source not in self.wards:
-                step(name, run)
+            step(name, run)
         return run
 
     def copy(self, source: str, to: Path) -> Path:
@@ -175,8 +182,9 @@ def belongs(state: State, part: str) -> bool:
 def expected(state: State, name: str) -> State | None:
     """The folder after a command; None where it must refuse."""
     reads, makes = STEPS[name]
-    if not all(belongs(state, part) for part in reads) or (name == "evaluate" and "ward" in state["data"]):
+    if not all(belongs(state, part) for part in reads):
         return None
+    makes = "judgement" if name == "evaluate" and "ward" in state["data"] else makes  # It has no simulator.
     checked = {"check": state["data"]} if name == "train" else {}  # A model that nobody has checked is checked then.
     return {**state, makes: state["data"], **checked}
 
@@ -222,9 +230,6 @@ def check_every_order(start: State, run: Path, bench: Bench, capsys: pytest.Capt
 
 def check_refusal(line: str, state: State, name: str) -> None:
     """The line names a part that does not belong, and the command that makes it."""
-    if name == "evaluate" and "ward" in state["data"] and belongs(state, "task"):
-        assert "has no simulator" in line
-        return
     missing = [part for part in PARTS if part not in state]
     stale = [part for part in PARTS if part in state and not belongs(state, part)]
     named = [f"has no {part}; run {PARTS[part].command} first" for part in missing]
@@ -252,7 +257,7 @@ def test_every_order_of_commands_after_other_data_came_in(
     """All commands ran with the first data; then the second came in. Nothing of the first is ever used for it."""
     run = bench.copy(first, tmp_path / "run")
     state = {part: first for part in PARTS if Run(run).has(part)}
-    assert len(state) == (7 if first == "ward" else 8)
+    assert tuple(state) == (ON_A_TABLE if first == "ward" else IN_A_SIMULATOR)
     before = contents(run)
     bench.bring(second, run)
     if first == second:
@@ -331,7 +336,7 @@ def test_the_same_simulation_again_changes_nothing(bench: Bench, tmp_path: Path)
     before = contents(run)
     simulate(run, SOURCES.index("cartpole"))
     assert contents(run) == before
-    assert all(Run(run).has(part) for part in PARTS)
+    assert all(Run(run).has(part) for part in IN_A_SIMULATOR)
 
 
 def test_the_same_rows_of_another_simulator_are_judged_anew(bench: Bench, tmp_path: Path, capsys) -> None:
@@ -351,10 +356,9 @@ def test_a_users_table_in_a_folder_that_had_a_cartpole(bench: Bench, tmp_path: P
     assert "was made from another" in refused(capsys, run, lambda: step("train", run))
     step("train", run, "--method", "d3qn")
     assert Run(run).policy.act(torch.randn(3, 2)).shape == (3, 1)
-    assert "has no simulator" in refused(capsys, run, lambda: step("evaluate", run))
-    for name in ("augment", "train", "check-scm"):
+    for name in ("augment", "train", "check-scm", "evaluate"):
         step(name, run)
-    check_folder(run, dict.fromkeys([part for part in PARTS if part != "evaluation"], "ward"), bench)
+    check_folder(run, dict.fromkeys(ON_A_TABLE, "ward"), bench)
     simulate(run, SOURCES.index("cartpole"))
     assert isinstance(Run(run).task, CartPole), "a simulator that comes back is the task again"
 
@@ -519,7 +523,7 @@ def delete_recipe(run: Path, other: Path, part: str) -> None:
 
 
 @pytest.mark.parametrize("harm", [edit, copy_in, delete, delete_recipe])
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", IN_A_SIMULATOR)
 def test_a_harmed_part_is_refused_and_mended(part: str, harm: Any, bench: Bench, tmp_path: Path, capsys) -> None:
     run, other = bench.copy("cartpole", tmp_path / "run"), bench.copy("other cartpole", tmp_path / "other")
     if part == "task":  # The two cartpoles are one task.
@@ -532,7 +536,7 @@ def test_a_harmed_part_is_refused_and_mended(part: str, harm: Any, bench: Bench,
     assert f"run {PARTS[part].command} {again}" in line or harm is delete_recipe
     assert not any(Run(run).has(child) for child in PARTS if part in (child, *ancestors(child)))
     mend(run, part)
-    check_folder(run, dict.fromkeys(PARTS, "cartpole"), bench)
+    check_folder(run, dict.fromkeys(IN_A_SIMULATOR, "cartpole"), bench)
 
 
 @pytest.mark.parametrize("part", ["task", "scm", "policy"])
@@ -551,7 +555,7 @@ def test_harmed_weights_are_refused_and_mended(part: str, bench: Bench, tmp_path
             line = refused(capsys, run, lambda: step("augment", run))
         assert part in line
         step("train" if part == "policy" else "fit", run)
-        check_folder(run, dict.fromkeys([name for name in PARTS if name != "evaluation"], "ward"), bench)
+        check_folder(run, dict.fromkeys(ON_A_TABLE, "ward"), bench)
         assert (run / weights).read_bytes() == own
 
 
@@ -658,7 +662,7 @@ def test_a_folder_without_its_record_is_empty(bench: Bench, tmp_path: Path, caps
 # --- kills ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", IN_A_SIMULATOR)
 def test_a_kill_between_a_part_and_the_record_is_refused_and_mended(
     part: str, bench: Bench, tmp_path: Path, capsys
 ) -> None:
@@ -674,7 +678,7 @@ def test_a_kill_between_a_part_and_the_record_is_refused_and_mended(
     assert "was changed after run.json recorded it" in line
     assert f"run {PARTS[part].command} again" in line
     mend(run, part)
-    check_folder(run, dict.fromkeys(PARTS, "cartpole"), bench)
+    check_folder(run, dict.fromkeys(IN_A_SIMULATOR, "cartpole"), bench)
 
 
 class Killed(BaseException):
@@ -716,7 +720,7 @@ def test_a_command_killed_at_any_write_can_be_run_again(
             if Run(run).has(part):
                 assert contents(Run(run).path(part)).keys() >= {file_of(run, part).name}
         step(name, run)
-        check_folder(run, dict.fromkeys(PARTS, "cartpole"), bench)
+        check_folder(run, dict.fromkeys(IN_A_SIMULATOR, "cartpole"), bench)
         shutil.rmtree(run)
     assert kill_at > 2
 

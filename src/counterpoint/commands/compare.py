@@ -14,7 +14,7 @@ from counterpoint.errors import require
 from counterpoint.evaluation.off_policy.compare import Comparison, compare
 from counterpoint.nets.training import Monitor
 from counterpoint.report.evaluation import comparison_figure
-from counterpoint.report.results import provenance, write_csv, write_json
+from counterpoint.report.results import write_csv, write_json
 from counterpoint.runs import Run
 
 
@@ -56,7 +56,7 @@ class Compare:
         write_csv(found.rows(), self.out / "comparison.csv")
         columns = ["policy", "less", "difference", "difference_low", "difference_high"]
         write_csv(found.pair_rows(), self.out / "differences.csv", columns)
-        write_json({**found.to_json(), "provenance": provenance()}, self.out / "comparison.json")
+        write_json(found.to_json(), self.out / "comparison.json")
         comparison_figure(found, self.out / "comparison.png")
 
 

@@ -74,9 +74,9 @@ class Evaluate:
                 monitor=Monitor(report=report),
             )
         used = ["scm", "task"] if model is not None else []
-        run.keep("judgement", lambda path: write_text(path, found.text()), ["data", "split", *used, "policy"])
         write_csv(found.rows(), self.run / "estimates.csv")
         evaluation_figure(found, self.run / "evaluation.png")
+        run.keep("judgement", lambda path: write_text(path, found.text()), ["data", "split", *used, "policy"])
         tell(found)
         say(
             f"numbers in {run.path('judgement')} and {self.run / 'estimates.csv'}, figure in evaluation.png beside them"

@@ -37,13 +37,15 @@ def comparison_figure(found: Comparison, path: str | os.PathLike[str]) -> None:
         _logged(left, each[0].logged)
         right.axvline(0, color=GREY, linestyle="--", linewidth=1.2)
         for axes, estimates, what in (
-            (left, [one.value for one in each], f"return ({each[0].recommended})"),
+            (left, [one.value for one in each], f"return ({each[0].recommended}), {each[0].confidence:.0%} interval"),
             (right, [one.difference for one in each if one.difference], "more than whoever logged, paired"),
         ):
             for place, (one, estimate) in enumerate(zip(each, estimates, strict=True)):
                 whisker(axes, place, estimate, COLOURS[one.verdict])
-            axes.set_xlim(*shown_range([*estimates, *([each[0].logged] if axes is left else [])], estimates))
-            axes.set_xlabel(f"{what}, with {each[0].confidence:.0%} intervals")
+            compared = each[0].logged if axes is left else Estimate("nothing", 0.0, 0.0, 0.0)
+            axes.set_xlim(*shown_range([*estimates, compared], estimates))
+            axes.locator_params(axis="x", nbins=6)
+            axes.set_xlabel(what)
             axes.tick_params(axis="y", length=0)
         left.set_yticks(range(count), [f"{one.policy}\n{one.verdict}" for one in each])
         left.set_ylim(count - 0.4, -0.6)
@@ -60,6 +62,7 @@ def _forest(axes: "Axes", found: Evaluation) -> None:
         label.set_fontweight("bold" if each.name == found.recommended else "normal")
     axes.set_ylim(len(estimates) - 0.4, -0.6)
     axes.set_xlim(*shown_range([found[found.recommended], found.logged], estimates))
+    axes.locator_params(axis="x", nbins=6)
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel(f"return, with {found.confidence:.0%} intervals")
     axes.set_title(f"Estimates ({found.recommended} is recommended)", loc="left", pad=26)

@@ -1,0 +1,218 @@
+"""`evaluate` and `compare` as a user runs them on a table: files, words, lineage, and no patient among them."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import counterpoint as cp
+from counterpoint.evaluation.off_policy.compare import Comparison
+from counterpoint.report.results import read_csv
+from counterpoint.runs import Run
+from test_cli import command
+from test_personal_commands import refused
+from test_runs import SMALL_OUTCOME
+
+SHAPES = False
+TABLE = ["--subject", "id", "--time", "t", "--state", "x", "frail", "--action", "dose", "--reward", "r"]
+SMALL = ["scm:density", "--scm.ensemble", "2", "--scm.hidden", "8", "--scm.likelihood.schedule.steps", "60"]
+QUICK = ("--draws", 50)
+FILES = ("evaluation.json", "estimates.csv", "evaluation.png")
+
+
+def table(subjects: int = 240, steps: int = 4, seed: int = 0) -> pd.DataFrame:
+    """A dose lowers x, is given the likelier the higher x is, and x is best at 0; dates would tell who somebody is."""
+    random, rows = np.random.default_rng(seed), []
+    for subject in range(subjects):
+        x = random.normal(1, 1)
+        for t in range(steps):
+            dose = int(random.random() < 1 / (1 + np.exp(-0.6 * x)))
+            frail = "yes" if subject % 2 else "no"
+            rows.append((f"patient-{subject}", t, round(x, 4), frail, dose, round(-abs(x), 4)))
+            x = 0.8 * x - 0.7 * dose + 0.3 + 0.4 * random.normal()
+    return pd.DataFrame(rows, columns=["id", "t", "x", "frail", "dose", "r"])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small() -> Iterator[None]:
+    """A learned task that is quick to fit."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("counterpoint.commands.fit.Outcome", lambda: SMALL_OUTCOME)
+        yield
+
+
+def fitted(folder: Path, name: str, *more: object) -> Path:
+    run, log = folder / name, folder / "log.csv"
+    if not log.exists():
+        table().to_csv(log, index=False)
+    command("fit", "--run", run, "--data", log, *TABLE, "--last", "truncate", "--held-out", 0.5, *more, *SMALL)
+    return run
+
+
+@pytest.fixture(scope="module")
+def folder(small: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs of one table: a Q-network and a searched rule."""
+    folder = tmp_path_factory.mktemp("judged")
+    for name, words in (("d3qn", ("--hidden", 16, "--steps", 200)), ("search", ())):
+        fitted(folder, name)
+        command("train", "--run", folder / name, "--method", name, *words)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Path:
+    command("evaluate", "--run", folder / "d3qn", *QUICK)
+    return folder / "d3qn"
+
+
+def test_a_users_table_is_judged_on_subjects_kept_aside(run: Path, capsys) -> None:
+    command("evaluate", "--run", run, *QUICK)
+    said, found = capsys.readouterr().out, Run(run).judgement
+    assert found.held_out
+    assert found.diagnostics is not None
+    assert found.diagnostics.subjects == 120
+    assert found.diagnostics.rows == len(Run(run).held_out)
+    aside = Run(run).held_out
+    assert found.logged.value == pytest.approx(float(aside.reward.sum() / 120), abs=1e-5)
+    assert {each.name for each in found.estimates} >= {"one-step DR", "WIS", "FQE", "SCM rollouts", "CF-PE"}
+    for words in ("recommended", "paired by subject", f"Verdict: {found.verdict}", "subjects it had not learned from",
+                  "softened: in 1% of the steps as whoever logged", "Brier score", "strength 3 a record"):  # fmt: skip
+        assert words in said
+    assert (run / "evaluation.png").stat().st_size > 20_000
+    rows = read_csv(run / "estimates.csv")
+    assert [row["name"] for row in rows if row["kind"] == "estimate"] == [each.name for each in found.estimates]
+    assert rows[0]["value"] == found.estimates[0].value
+
+
+def test_no_patient_is_in_any_file_or_word(run: Path, capsys) -> None:
+    command("evaluate", "--run", run, *QUICK, "--severity", "frail")
+    written = capsys.readouterr().out + "".join((run / name).read_text() for name in FILES[:2])
+    assert "patient-" not in written
+    values = {f"{value:.4f}" for value in table()["x"].abs() if value > 0.01}
+    numbers = {part for part in written.replace(",", " ").split() if part in values}
+    assert not numbers
+    assert {part.name for part in Run(run).judgement.severity} == {"yes", "no"}
+    command("evaluate", "--run", run, *QUICK)
+
+
+def test_the_same_seed_writes_the_same_files(run: Path) -> None:
+    before = {name: (run / name).read_bytes() for name in FILES}
+    command("evaluate", "--run", run, *QUICK)
+    assert {name: (run / name).read_bytes() for name in FILES} == before
+    command("evaluate", "--run", run, *QUICK, "--seed", 1)
+    assert (run / FILES[0]).read_bytes() != before[FILES[0]]
+    command("evaluate", "--run", run, *QUICK)
+
+
+def test_flags_say_how_a_policy_is_judged(run: Path) -> None:
+    whole = Run(run)
+    usual = whole.judgement
+    command("evaluate", "--run", run, *QUICK, "--soften", 0.3, "--soften-towards", "uniform", "--discount", 0.9,
+            "--behaviour", "trees", "--confounding", "step")  # fmt: skip
+    found = whole.judgement
+    assert found.softened is not None
+    assert (found.softened.share, found.softened.towards, found.discount) == (0.3, "uniform", 0.9)
+    assert found.behaviour is not None
+    assert found.behaviour.recipe == "BoostedTrees"
+    assert found.sensitivity is not None
+    assert found.sensitivity.per == "step"
+    assert {each.name for each in found.sensitivity.behaviour} == {"Logistic", "NearestNeighbours"}
+    assert found.value != usual.value
+    command("evaluate", "--run", run, *QUICK)
+    assert whole.judgement == usual
+
+
+def test_a_policy_that_was_learned_again_makes_the_judgement_stale(folder: Path, capsys) -> None:
+    run = fitted(folder, "stale")
+    command("train", "--run", run, "--method", "d3qn", "--hidden", 8, "--steps", 20)
+    command("evaluate", "--run", run, *QUICK)
+    assert Run(run).has("judgement")
+    command("train", "--run", run, "--method", "d3qn", "--hidden", 8, "--steps", 20, "--seed", 1)
+    assert not Run(run).has("judgement")
+    with pytest.raises(cp.CounterpointError, match="made from another policy than this run has now; run evaluate"):
+        _ = Run(run).judgement
+    (run / "evaluation.json").write_text("{}")
+    with pytest.raises(cp.CounterpointError, match="was changed after"):
+        _ = Run(run).judgement
+
+
+def test_a_simulated_log_can_be_judged_as_if_there_were_no_simulator(tmp_path: Path, capsys) -> None:
+    run = tmp_path / "run"
+    command("simulate", "--run", run, "--trials", 60, "--steps", 8, "--stop-at-failure")
+    command("train", "--run", run, "--method", "d3qn", "--hidden", 8, "--steps", 20)
+    command("evaluate", "--run", run, "--trials", 3)
+    assert not Run(run).has("judgement")
+    command("evaluate", "--run", run, "--log", *QUICK)
+    assert len(read_csv(run / "evaluation.csv")) == 3, "true returns stay"
+    found = Run(run).judgement
+    assert not found.held_out
+    assert any("--held-out" in reason for reason in found.reasons)
+    assert {"SCM rollouts", "CF-PE"}.isdisjoint(each.name for each in found.estimates), "there is no model"
+    assert "subjects it may have learned from" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--severity", "height"), "--severity height is no state column"),
+        (("--soften", 1.5), "share=1.5 of Softened"),
+        (("--discount", -1), "discount=-1"),
+        (("--draws", 0), "draws=0"),
+    ],
+)
+def test_a_wrong_flag_is_one_line(run: Path, capsys, words: tuple[object, ...], said: str) -> None:
+    before = (run / "evaluation.json").read_bytes()
+    line = refused(capsys, "evaluate", "--run", run, *words)
+    assert said in line or said.replace("=", " ") in line.replace("--", "")
+    assert (run / "evaluation.json").read_bytes() == before
+
+
+def test_continuous_doses_are_judged_inside_the_model(tmp_path: Path, capsys) -> None:
+    log = table(60)
+    log["dose"] = log["dose"] + np.random.default_rng(0).random(len(log)).round(3)
+    log.to_csv(tmp_path / "log.csv", index=False)
+    run = fitted(tmp_path, "run")
+    command("train", "--run", run, "--method", "search")
+    command("evaluate", "--run", run, *QUICK)
+    found = Run(run).judgement
+    assert found.verdict == "cannot be judged"
+    assert "--bins" in found.reasons[0]
+    assert [each.name for each in found.estimates] == ["SCM rollouts", "CF-PE"]
+    assert (run / "evaluation.png").exists()
+    capsys.readouterr()
+
+
+# --- compare ----------------------------------------------------------------------------------------------------------
+
+
+def test_runs_side_by_side(folder: Path, tmp_path: Path, capsys) -> None:
+    command("compare", folder / "d3qn", folder / "search", "--out", tmp_path, *QUICK)
+    said = capsys.readouterr().out
+    found = Comparison.from_json(json.loads((tmp_path / "comparison.json").read_text()))
+    assert [each.policy for each in found.evaluations] == ["d3qn", "search"]
+    assert len(found.pairs) == 1
+    rows = read_csv(tmp_path / "comparison.csv")
+    assert [row["policy"] for row in rows] == ["whoever logged", "d3qn", "search"]
+    pairs = read_csv(tmp_path / "differences.csv")
+    assert pairs[0]["difference"] == pytest.approx(rows[1]["value"] - rows[2]["value"])
+    assert (tmp_path / "comparison.png").stat().st_size > 20_000
+    for words in ("whoever logged", "d3qn", "search", "Verdict"):
+        assert words in said
+    assert "patient-" not in said + (tmp_path / "comparison.json").read_text()
+
+
+def test_runs_of_other_tables_or_splits_are_refused(folder: Path, tmp_path: Path, capsys) -> None:
+    table(seed=1).to_csv(tmp_path / "log.csv", index=False)
+    other = fitted(tmp_path, "other")
+    split = fitted(folder, "split", "--seed", 1)
+    for run in (other, split):
+        command("train", "--run", run, "--method", "d3qn", "--hidden", 8, "--steps", 20)
+    out = ("--out", tmp_path / "out")
+    assert "different tables" in refused(capsys, "compare", folder / "d3qn", other, *out)
+    assert "different" in refused(capsys, "compare", folder / "d3qn", split, *out)
+    assert "named twice" in refused(capsys, "compare", folder / "d3qn", folder / "d3qn", *out)
+    assert "has no policy; run train first" in refused(capsys, "compare", fitted(folder, "untrained"), *out)
+    assert not (tmp_path / "out").exists()

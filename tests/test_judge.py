@@ -1,0 +1,273 @@
+"""A policy judged from the log alone: the truth is inside, what the log cannot say is said, and nobody is named."""
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import counterpoint as cp
+from counterpoint.data.schema import Schema
+from counterpoint.evaluation.off_policy.case import RECOMMENDED, Judging
+from counterpoint.evaluation.off_policy.compare import Comparison, compare
+from counterpoint.evaluation.off_policy.confounding import Confounding
+from counterpoint.evaluation.off_policy.diagnostics import Partition, by_group, by_severity, unsupported
+from counterpoint.evaluation.off_policy.episodes import Episodes, Question
+from counterpoint.evaluation.off_policy.judge import judge
+from counterpoint.evaluation.off_policy.result import Diagnostics, Estimate, Evaluation
+from counterpoint.evaluation.off_policy.verdict import Evidence, Limits, verdict
+
+SHAPES = False
+WARD, DOSES = cp.Ward(), cp.Discrete.of([0.0, 0.5, 1.0])
+STEPS = 4
+CHANCES = torch.tensor([0.5, 0.3, 0.2])
+QUICK = Judging(others=(), critic_draws=20, draws=100, confounding=Confounding((1.0, 2.0)))
+
+
+def drawn(chances: Tensor) -> Any:
+    """Doses by lot, whatever the state."""
+    return lambda state, random: DOSES.table()[chances.multinomial(len(state), True, generator=random)]
+
+
+LOGGED = cp.simulate(WARD, drawn(CHANCES), trials=500, steps=STEPS, seed=0)
+
+
+@dataclass(frozen=True)
+class Lottery:
+    """The same chances in every state."""
+
+    chances: tuple[float, ...]
+    schema: Schema = LOGGED.schema
+
+    def probabilities(self, state: Tensor) -> Tensor:
+        return torch.tensor(self.chances).expand(len(state), -1)
+
+    def worth(self) -> float:
+        """The true mean return of as many steps as the log has."""
+        policy = drawn(torch.tensor(self.chances))
+        return float(Episodes.of(cp.simulate(WARD, policy, 20_000, STEPS, seed=9)).returns(1.0).mean())
+
+
+GENTLE = Lottery((0.7, 0.2, 0.1))
+
+
+def numbers(found: Estimate | None) -> tuple[float, float, float]:
+    """Value and ends, all of which are known."""
+    assert found is not None
+    assert found.value is not None
+    assert found.low is not None
+    assert found.high is not None
+    return found.value, found.low, found.high
+
+
+@pytest.fixture(scope="module")
+def gentle() -> Evaluation:
+    return judge(LOGGED, GENTLE, QUICK)
+
+
+def test_the_truth_is_in_the_intervals_of_a_policy_near_the_log(gentle: Evaluation) -> None:
+    truth = GENTLE.worth()
+    for estimate in gentle.estimates:
+        assert not estimate.excludes(truth), estimate.name
+        assert estimate.width < 5
+    assert gentle.value.name == gentle.recommended == RECOMMENDED
+    assert gentle.logged.value == pytest.approx(float(Episodes.of(LOGGED).returns(1.0).mean()))
+    more, low, high = numbers(gentle.difference)
+    assert more == pytest.approx(numbers(gentle.value)[0] - numbers(gentle.logged)[0])
+    assert 0 < low < more < high
+    assert high - low < gentle.value.width
+    assert gentle.verdict == "supported"
+    assert gentle.reasons == ()
+    assert gentle.softened is None
+
+
+def test_whoever_logged_is_worth_what_was_logged() -> None:
+    found = judge(LOGGED, Lottery(tuple(CHANCES.tolist())), QUICK)
+    assert found.difference is not None
+    assert not found.difference.excludes(0.0)
+    told = found.diagnostics
+    assert told is not None
+    assert told.effective > 480
+    assert told.agreement == pytest.approx(float((CHANCES[LOGGED.action_index]).mean()), abs=1e-5)
+
+
+def test_discounts_and_rows_count(gentle: Evaluation) -> None:
+    found = judge(LOGGED, GENTLE, replace(QUICK, discount=0.5))
+    assert found.logged.value == pytest.approx(float(Episodes.of(LOGGED).returns(0.5).mean()))
+    assert found.value.excludes(numbers(gentle.value)[0])
+    with pytest.raises(cp.CounterpointError, match="imagined rows"):
+        judge(replace(LOGGED, imagined=torch.ones(len(LOGGED), dtype=torch.bool)), GENTLE, QUICK)
+
+
+def test_an_evaluation_comes_back_from_its_json_and_names_nobody(gentle: Evaluation) -> None:
+    names = tuple(f"patient-{i}" for i in range(500))
+    found = judge(replace(LOGGED, subject_names=names), GENTLE, QUICK)
+    assert found == gentle, "the same seed gives the same numbers"
+    assert "patient-" not in found.text()
+    assert Evaluation.from_json(json.loads(found.text())) == found
+    for damage in ({"format": "other"}, {"verdict": "splendid"}, {"type": "Softened"}, {"estimates": 3}, {"seed": "x"}):
+        with pytest.raises(cp.CounterpointError):
+            Evaluation.from_json({**json.loads(found.text()), **damage})
+    rows = found.rows()
+    assert [row["name"] for row in rows if row["kind"] == "estimate"] == [each.name for each in found.estimates]
+    assert {row["kind"] for row in rows} >= {"log", "difference from the log", "unmeasured confounding"}
+
+
+def test_learning_from_the_very_rows_is_a_reason_for_care() -> None:
+    policy = cp.D3QN((8,), cp.Schedule(steps=30)).fit(LOGGED, WARD)
+    own, fresh = (judge(LOGGED, policy, QUICK, held_out=held_out) for held_out in (False, True))
+    assert any("the very subjects" in reason for reason in own.reasons)
+    assert not any("the very subjects" in reason for reason in fresh.reasons)
+    assert own.softened == QUICK.softened
+
+
+def test_treating_where_nobody_was_treated_cannot_be_judged() -> None:
+    """Whoever logged never gave the largest dose to severe patients; a policy that does is not in the log."""
+
+    def cautious(state: Tensor, random: torch.Generator) -> Tensor:
+        dose = drawn(CHANCES)(state, random)
+        return torch.where((state[:, :1] > 1.0) & (dose == 1.0), 0.0, dose)
+
+    @dataclass(frozen=True)
+    class Bold:
+        schema: Schema = LOGGED.schema
+
+        def probabilities(self, state: Tensor) -> Tensor:
+            ill = state[:, :1] > 1.0
+            return torch.where(ill, torch.tensor([0.0, 0.0, 1.0]), CHANCES)
+
+    rows = cp.simulate(WARD, cautious, trials=500, steps=STEPS, seed=0)
+    found = judge(rows, Bold(), QUICK)
+    share = float((rows.state[:, 0] > 1.0).float().mean())
+    assert found.diagnostics is not None
+    assert found.diagnostics.unsupported == pytest.approx(share, abs=0.1)
+    assert found.verdict == "cannot be judged"
+    assert "never given to anybody in a similar state" in found.reasons[0]
+    assert judge(LOGGED, Bold(), QUICK).diagnostics.unsupported < 0.02  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def test_what_only_the_subject_itself_was_given_is_not_support() -> None:
+    """Subject 0 alone was given the second dose, all its steps."""
+    rows = LOGGED[LOGGED.subject < 60]
+    index = torch.where(rows.subject == 0, 1, 0)
+    rows = replace(rows, action_index=index, action=DOSES.features(index))
+    own = rows[rows.subject == 0]
+    second = torch.tensor([0.0, 1.0, 0.0])
+    assert unsupported(second.expand(len(own), -1), own, rows) == 1.0
+    others = replace(rows, action_index=torch.where(rows.subject % 2 == 0, 1, 0))
+    assert unsupported(second.expand(len(own), -1), own, others) == 0.0
+
+
+def test_only_equal_states_are_similar_where_all_columns_are_categories() -> None:
+    levels = ("a", "b")
+    schema = replace(LOGGED.schema, states=(cp.Column("severity", levels), cp.Column("drug", levels)))
+    rows = LOGGED[LOGGED.has_next][:12]
+    state = torch.tensor([[0.0, 0.0]] * 6 + [[1.0, 0.0]] * 6)
+    index = torch.tensor([0, 0, 1, 1, 1, 2] * 2)
+    subject = torch.tensor([0, 1, 0, 0, 0, 1, 0, 1, 2, 2, 2, 2])
+    rows = replace(rows, state=state, schema=schema, action_index=index, subject=subject)
+    share = lambda action: unsupported(torch.nn.functional.one_hot(torch.full((12,), action), 3).float(), rows, rows)
+    assert share(0) == 0.0, "given to subjects 0 and 1 in both states"
+    assert share(1) == pytest.approx(8 / 12), "in state 0 to subject 0 alone, four of whose rows are there; in 1 to 2"
+
+
+def test_severity_sorts_subjects_by_a_column_or_by_what_they_should_earn() -> None:
+    chances = CHANCES.expand(len(LOGGED), -1)
+    question = Question(Episodes.of(LOGGED), chances, chances, chances)
+    first = LOGGED.state[LOGGED.step == 0]
+    by_column = by_severity(question, "severity")
+    assert by_column.by == "severity"
+    means = [float(first[by_column.part == part, 0].mean()) for part in range(3)]
+    assert means == sorted(means)
+    assert torch.bincount(by_column.part).tolist() == pytest.approx([167, 166, 167], abs=2)
+    foreseen = by_severity(question)
+    illness = [float(first[foreseen.part == part, 0].mean()) for part in range(3)]
+    assert illness == sorted(illness, reverse=True), "the lowest return is foreseen for the most severe"
+    with pytest.raises(cp.CounterpointError, match="is no state column"):
+        by_severity(question, "height")
+    small = Partition("", ("few", "many"), torch.tensor([0] * 5 + [1] * 30))
+    assert [name for name, _ in small.large()] == ["many"]
+    assert by_group(GENTLE, question.episodes).names == ()
+
+
+def test_parts_are_judged_apart(gentle: Evaluation) -> None:
+    assert [part.name for part in gentle.severity] == ["lowest third", "middle third", "highest third"]
+    assert sum(part.subjects for part in gentle.severity) == 500
+    logged = [numbers(part.logged)[0] for part in gentle.severity]
+    assert logged == sorted(logged), "as foreseen"
+    whole = sum(part.subjects * value for part, value in zip(gentle.severity, logged, strict=True)) / 500
+    assert whole == pytest.approx(gentle.logged.value)
+
+
+def test_policies_side_by_side(gentle: Evaluation) -> None:
+    other = Lottery((0.2, 0.4, 0.4))
+    found = compare(LOGGED, {"gentle": GENTLE, "again": GENTLE, "rough": other}, QUICK)
+    assert [each.policy for each in found.evaluations] == ["gentle", "again", "rough"]
+    assert found.evaluations[0].estimates == gentle.estimates
+    same, _, apart = found.pairs
+    assert (same.one, same.other) == ("gentle", "again")
+    assert numbers(same.difference) == pytest.approx((0, 0, 0), abs=1e-9)
+    values = [numbers(each.value)[0] for each in found.evaluations]
+    assert apart.difference.value == pytest.approx(values[1] - values[2])
+    assert not apart.difference.excludes(GENTLE.worth() - other.worth())
+    assert numbers(apart.difference)[1] > 0
+    assert found.rows()[0]["policy"] == "whoever logged"
+    assert Comparison.from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+def test_continuous_doses_are_judged_by_a_model_or_not_at_all() -> None:
+    box = cp.Box((0.0,), (1.0,))
+    rows = replace(LOGGED, schema=replace(LOGGED.schema, actions=box), action_index=torch.full_like(LOGGED.step, -1))
+    with pytest.raises(cp.CounterpointError, match="the doses are continuous"):
+        judge(rows, Lottery((1.0,), rows.schema), QUICK)
+
+
+# --- the verdict ------------------------------------------------------------------------------------------------------
+
+GOOD = Evidence(
+    Estimate("one-step DR", 1.0, 0.9, 1.1),
+    (Estimate("FQE", 1.05, 0.95, 1.2),),
+    Diagnostics(500, 500, 2000, 300.0, 50.0, 0.01, 0.0, 0.6),
+    0.01,
+    2.0,
+    True,
+)
+
+
+def told(**changes: Any) -> Evidence:
+    return replace(GOOD, diagnostics=replace(GOOD.diagnostics, **changes))
+
+
+@pytest.mark.parametrize(
+    ("evidence", "judgement", "word"),
+    [
+        (GOOD, "supported", ""),
+        (replace(GOOD, lost_at=None), "supported", ""),
+        (replace(GOOD, value=Estimate("one-step DR", 1.0, None, None)), "cannot be judged", "nothing of it at all"),
+        (told(effective=49.0), "cannot be judged", "49 of 500"),
+        (told(unsupported=0.26), "cannot be judged", "26%"),
+        (told(effective=99.0), "with care", "99 of 500"),
+        (told(effective_records=9.0), "with care", "later states"),
+        (told(unsupported=0.06), "with care", "6%"),
+        (told(largest=0.11), "with care", "One subject"),
+        (replace(GOOD, others=(Estimate("FQE", 2.0, 1.2, 3.0),)), "with care", "FQE"),
+        (replace(GOOD, calibration_error=0.06), "with care", "6% off"),
+        (replace(GOOD, lost_at=1.2), "with care", "1.20"),
+        (replace(GOOD, held_out=False), "with care", "--held-out"),
+    ],
+)
+def test_a_verdict_has_its_reason(evidence: Evidence, judgement: str, word: str) -> None:
+    found, reasons = verdict(evidence)
+    assert found == judgement
+    assert len(reasons) == (judgement != "supported")
+    assert not word or word in reasons[0]
+
+
+def test_limits_are_the_users_and_the_gravest_reason_comes_first() -> None:
+    assert verdict(told(effective=20.0), Limits(effective=10.0, effective_care=15.0))[0] == "supported"
+    found, reasons = verdict(replace(told(effective=20.0), held_out=False))
+    assert found == "cannot be judged"
+    assert "20 of 500" in reasons[0]
+    assert len(reasons) == 2
