@@ -10,6 +10,8 @@ from counterpoint.commands.console import progress, say
 from counterpoint.commands.reproduce import Executors, watching_cells
 from counterpoint.errors import CounterpointError
 from counterpoint.experiments.counterfactuals import Counterfactuals
+from counterpoint.experiments.evaluation import EvaluationBenchmark, repetitions
+from counterpoint.experiments.evaluation import quick as quick_evaluation
 from counterpoint.experiments.executors import Auto
 from counterpoint.experiments.groups import GroupAccuracy
 from counterpoint.experiments.tumour import TumourBenchmark, forecasters, quick
@@ -88,14 +90,47 @@ class BenchGroups:
 
 
 @dataclass(frozen=True)
+class BenchEvaluation:
+    """Judge policies of known value from logs of known writers. Writes evaluation.csv, .md, .png, .settings.json."""
+
+    out: Path = Path("results")
+    """Folder for the results; started again, it goes on where it was."""
+    tasks: tuple[str, ...] = ()
+    """Some of icu-sepsis (needs the extra `bench`), tumour, hiv and cartpole; all where none is named."""
+    logs: int = 0
+    """Logs of every task; 50 of icu-sepsis, 20 of tumour and cartpole and 3 of hiv where 0."""
+    quick: bool = False
+    """Two short logs of one task: a minute. Results go to evaluation-quick."""
+    executor: tyro.conf.OmitArgPrefixes[Executors] = Auto()
+    """Where the work is done; the numbers do not depend on it."""
+
+    def execute(self) -> None:
+        benchmark = self.benchmark()
+        with watching_cells() as report:
+            rows = benchmark.run(
+                self.out, self.executor, report, "counterpoint bench evaluation" + " --quick" * self.quick
+            )
+        say(f"{len(rows)} rows in {self.out / benchmark.name}.csv, tables in {self.out / benchmark.name}.md")
+
+    def benchmark(self) -> EvaluationBenchmark:
+        """What the options describe."""
+        if self.quick:
+            return quick_evaluation()
+        usual = repetitions()
+        return EvaluationBenchmark({task: self.logs or usual.get(task, 1) for task in self.tasks or usual})
+
+
+@dataclass(frozen=True)
 class Bench:
-    """Models against the truth: counterfactuals of known SCMs, tumours under planned treatment, subjects told apart."""
+    """Models and estimates against the truth: counterfactuals of known SCMs, tumours under planned treatment, subjects
+    told apart, policies judged from logs."""
 
     what: tyro.conf.OmitArgPrefixes[
         tyro.conf.OmitSubcommandPrefixes[
             Annotated[BenchCounterfactuals, tyro.conf.subcommand("counterfactuals")]
             | Annotated[BenchTumour, tyro.conf.subcommand("tumour")]
             | Annotated[BenchGroups, tyro.conf.subcommand("groups")]
+            | Annotated[BenchEvaluation, tyro.conf.subcommand("evaluation")]
         ]
     ]
     """The benchmark."""

@@ -21,6 +21,8 @@ from counterpoint.tasks.base import Conclusion, KnownSCM
 
 WHOLE = 1e-6
 """How far probabilities may sum from 1."""
+TIED = 1e-7
+"""Actions whose values differ by less are equally good."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,15 +108,17 @@ class FiniteProcess(KnownSCM):
         return float(self.start.double() @ self._worth(policy))
 
     def optimal(self) -> Float[Tensor, "s a"]:
-        """The best policy, by policy iteration."""
+        """The best policy, by policy iteration; of equally good actions it takes the first."""
         best = torch.full(self.chance.shape[:2], 1 / self.actions.count, dtype=torch.double)
+        places = torch.arange(self.actions.count)
         while True:
             worth = torch.cat([self.discount * self._worth(best), torch.tensor(self.end_rewards).double()])
             gain = self.chance.double() @ worth
-            better = gain.max(1).values > (gain * best).sum(1) + WHOLE
-            if not bool(better.any()):
+            equal = gain > gain.amax(1, keepdim=True) - TIED
+            found = torch.nn.functional.one_hot(torch.where(equal, places, len(places)).amin(1), len(places)).double()
+            if torch.equal(found, best):
                 return best.float()
-            best[better] = torch.nn.functional.one_hot(gain.argmax(1), self.actions.count).double()[better]
+            best = found
 
     def _worth(self, policy: Float[Tensor, "s a"]) -> Float[Tensor, " s"]:
         """V = r + γPV, solved."""

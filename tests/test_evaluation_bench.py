@@ -1,0 +1,84 @@
+"""The benchmark of off-policy evaluation: rows beside exact truths, resumed where it was; rankings and verdicts."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from counterpoint.evaluation.off_policy.case import Judging
+from counterpoint.experiments import evaluation
+from counterpoint.experiments.evaluation import EvaluationBenchmark
+from counterpoint.experiments.known_policies import GROUNDS, finite_ground, tumour_ground
+from counterpoint.report.evaluation_bench import COLUMNS, evaluation_bench_page, right
+from counterpoint.report.results import read_csv
+from counterpoint.tasks.finite import FiniteProcess
+from tables import refused
+
+CHANCE = torch.tensor([[[0.4, 0.2, 0.2, 0.2], [0.2, 0.2, 0.1, 0.5]], [[0.3, 0.4, 0.1, 0.2], [0.2, 0.3, 0.4, 0.1]]])
+EXPERT = torch.tensor([[0.6, 0.4], [0.5, 0.5]])
+SMALL = Judging(others=(), draws=50, critic_draws=5)
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> FiniteProcess:
+    process = FiniteProcess(torch.tensor([0.5, 0.5]), CHANCE, horizon=20)
+    monkeypatch.setitem(GROUNDS, "tiny", lambda: finite_ground(process, EXPERT, 60))  # pyright: ignore[reportArgumentType]
+    evaluation._ground.cache_clear()
+    return process
+
+
+def test_every_estimate_stands_beside_the_exact_truth_and_a_second_run_does_nothing(
+    tiny: FiniteProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    benchmark = EvaluationBenchmark({"tiny": 2}, judging=SMALL)
+    rows = benchmark.run(tmp_path)
+    truth = {"expert": EXPERT, "half-and-half": (EXPERT + tiny.optimal()) / 2, "optimal": tiny.optimal()}
+    assert {(row["repetition"], row["policy"]) for row in rows} == {(n, name) for n in range(2) for name in truth}
+    for row in rows:
+        assert row["truth"] == pytest.approx(tiny.value(truth[row["policy"]]), abs=1e-6)
+        assert not row["recommended"] or row["low"] <= row["estimate"] <= row["high"]
+    assert sum(row["recommended"] for row in rows) == 6
+    assert len({row["estimate"] for row in rows if row["recommended"]}) == 6
+    monkeypatch.setattr(evaluation, "run_cell", lambda *_: pytest.fail("done already"))
+    assert benchmark.run(tmp_path) == rows
+    written = read_csv(tmp_path / "evaluation.csv")
+    assert list(written[0]) == list(COLUMNS)
+    assert [row["estimate"] for row in written] == [row["estimate"] for row in rows]
+    assert (tmp_path / "evaluation.png").stat().st_size > 10_000
+
+
+def row(policy: str, estimate: float, truth: float, **more: Any) -> dict[str, Any]:
+    found = {"task": "t", "estimator": "e", "policy": policy, "repetition": 0, "estimate": estimate, "truth": truth,
+             "low": estimate - 1, "high": estimate + 1, "verdict": "supported", "recommended": True, "silent": False,
+             "effective": 100.0, "unsupported": 0.0}  # fmt: skip
+    return {**found, **more}
+
+
+def test_a_verdict_is_right_that_lets_the_truth_pass_or_refuses() -> None:
+    assert right(row("a", 1.0, 1.5))
+    assert not right(row("a", 1.0, 2.5))
+    assert right(row("a", 1.0, 2.5, verdict="cannot be judged"))
+    assert not right(row("a", 1.0, 1.5, silent=True))
+    assert right(row("a", 1.0, 1.5, silent=True, verdict="cannot be judged"))
+
+
+def test_pairs_count_that_lie_farther_apart_than_their_intervals_are_wide() -> None:
+    """Widths are 2: a and c, b and c lie 3 and 2.5 apart, of which the second is ordered wrongly; a and b do not."""
+    rows = [row("a", 0.0, 0.0), row("b", 9.0, 0.5), row("c", 4.0, 3.0), row("d", 0.0, 9.0, silent=True)]
+    page = evaluation_bench_page(rows, "command")
+    assert "| t | 2 | 0.50 | 3 | 0.67 |" in page
+
+
+def test_truth_by_simulation_is_the_mean_return_of_logs() -> None:
+    ground = tumour_ground()
+    rows = ground.log(0)
+    assert float(rows.reward.sum()) / ground.subjects == pytest.approx(ground.truth("as logged", 2000, 1), abs=0.15)
+    spared = ground.logger.probabilities(rows.state)[:, 0] == 1.0
+    assert 0.2 < float(spared.float().mean()) < 0.8
+    assert bool((rows.action_index[spared] == 0).all())
+    assert float(ground.policies[ground.silent].probabilities(rows.state[spared])[:, 0].max()) < 0.1
+
+
+def test_an_unknown_task_is_refused() -> None:
+    assert "there is no task 'lung'" in refused(lambda: EvaluationBenchmark({"lung": 1}))
