@@ -18,6 +18,12 @@ from counterpoint.dynamics.gaussian_process import GaussianProcess
 from counterpoint.dynamics.mixture import MixtureDynamics
 from counterpoint.dynamics.outcome import Outcome
 from counterpoint.errors import CounterpointError, CounterpointWarning
+from counterpoint.evaluation.off_policy.behaviour import BoostedTrees, Logistic, NearestNeighbours
+from counterpoint.evaluation.off_policy.case import Judging
+from counterpoint.evaluation.off_policy.fqe import FQE
+from counterpoint.evaluation.off_policy.judge import judge
+from counterpoint.evaluation.off_policy.result import Evaluation
+from counterpoint.evaluation.off_policy.target import Softened
 from counterpoint.evaluation.true_return import evaluate
 from counterpoint.library import load
 from counterpoint.methods.arms import paper_arms
@@ -66,17 +72,17 @@ from counterpoint.version import VERSION
 __version__ = VERSION
 
 __all__ = [
-    "BCQ", "D3QN", "HIV", "MVE", "PETS", "STEVE", "ActionColumn", "Adversarial", "Augmenter", "Auto", "BiCoGAN", "Bins",
-    "Box", "Candidate", "CartPole", "Choice", "Column", "ConditionalBiCoGAN", "CounterpointError",
-    "CounterpointWarning", "CrossEntropy", "DensitySCM", "Deterministic", "Discrete", "EvolutionStrategy", "Fill",
-    "Fresh", "Gaussian", "GaussianDynamics", "GaussianProcess", "General", "HIVResponse", "Job", "KMeansGroups",
-    "Knowledge", "KnownSCM", "LSTMFactor", "Layout", "Likelihood", "LowerBound", "MeanReturn", "Mixed", "Mixture",
-    "MixtureDynamics", "MixtureGroups", "ModelSimulator", "Monitor", "OrderedDose", "Origin", "Outcome", "Own",
-    "Personal", "Planner", "Policy", "PolicyLearner", "Pool", "PosteriorDraws", "RandomEffects", "Reader", "Rollout",
-    "RolloutRows", "Rollouts", "Run", "SCMEnv", "Schedule", "Schema", "ScoredActions", "Search", "SepsisResponse",
-    "SkewedSpline", "Spline", "SyntheticSepsis", "Task", "TaskSimulator", "Transitions", "Truth", "Tumour",
-    "TumourResponse", "Verdict", "Ward", "WorstShare", "check", "concatenate", "evaluate", "from_dataframe", "inspect",
-    "load", "location_scale", "paper_arms", "random_policy", "read", "recommend", "simulate", "trial_subset",
-    "with_lags", "write",
+    "BCQ", "D3QN", "FQE", "HIV", "MVE", "PETS", "STEVE", "ActionColumn", "Adversarial", "Augmenter", "Auto", "BiCoGAN",
+    "Bins", "BoostedTrees", "Box", "Candidate", "CartPole", "Choice", "Column", "ConditionalBiCoGAN",
+    "CounterpointError", "CounterpointWarning", "CrossEntropy", "DensitySCM", "Deterministic", "Discrete", "Evaluation",
+    "EvolutionStrategy", "Fill", "Fresh", "Gaussian", "GaussianDynamics", "GaussianProcess", "General", "HIVResponse",
+    "Job", "Judging", "KMeansGroups", "Knowledge", "KnownSCM", "LSTMFactor", "Layout", "Likelihood", "Logistic",
+    "LowerBound", "MeanReturn", "Mixed", "Mixture", "MixtureDynamics", "MixtureGroups", "ModelSimulator", "Monitor",
+    "NearestNeighbours", "OrderedDose", "Origin", "Outcome", "Own", "Personal", "Planner", "Policy", "PolicyLearner",
+    "Pool", "PosteriorDraws", "RandomEffects", "Reader", "Rollout", "RolloutRows", "Rollouts", "Run", "SCMEnv",
+    "Schedule", "Schema", "ScoredActions", "Search", "SepsisResponse", "SkewedSpline", "Softened", "Spline",
+    "SyntheticSepsis", "Task", "TaskSimulator", "Transitions", "Truth", "Tumour", "TumourResponse", "Verdict", "Ward",
+    "WorstShare", "check", "concatenate", "evaluate", "from_dataframe", "inspect", "judge", "load", "location_scale",
+    "paper_arms", "random_policy", "read", "recommend", "simulate", "trial_subset", "with_lags", "write",
 ]  # fmt: skip
 """Also the classes that a saved artifact may name: what is exported here loads back."""
