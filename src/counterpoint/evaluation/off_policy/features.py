@@ -1,9 +1,6 @@
 """What a linear value function sees of a state and an action: columns, actions, and a hidden layer that is not learned.
 
 φ(s, a) = (1, s, 1[a = 1], …, 1[a = A], relu(s·Ω + β + B_a)),    Ω, β, B drawn once (Rahimi & Recht 2007)
-
-Every other hidden unit looks at one column alone: of many columns most matter by themselves, and a unit that mixes them
-all hardly bends in any.
 """
 
 from collections.abc import Callable
@@ -36,10 +33,7 @@ class Features:
         scale, mean = torch.std_mean(spread, 0, correction=0)
         scale[scale <= 1e-8], scale[plain:], mean[plain:] = 1.0, 1.0, 0.0  # A level stays 0 or 1.
         random = generator(seed, "features")
-        slopes = torch.randn(spread.shape[1], hidden, generator=random)
-        alone = torch.randint(spread.shape[1], (hidden,), generator=random)[::2]
-        slopes[:, ::2] *= torch.nn.functional.one_hot(alone, spread.shape[1]).T
-        slopes = torch.nn.functional.normalize(slopes, dim=0)
+        slopes = torch.randn(spread.shape[1], hidden, generator=random) * max(plain + len(self.categories), 1) ** -0.5
         offsets = torch.randn(1, hidden, generator=random) + torch.randn(self.actions, hidden, generator=random)
         self.mean, self.scale, self.slopes, self.offsets = (x.to(device) for x in (mean, scale, slopes, offsets))
         self.width = 1 + spread.shape[1] + self.actions + hidden
