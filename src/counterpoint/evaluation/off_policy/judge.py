@@ -55,7 +55,7 @@ def judge(
         >>> rows = cp.simulate(ward, cp.random_policy(ward), trials=200, steps=6, seed=0)
         >>> policy = cp.D3QN((8,), cp.Schedule(steps=20)).fit(rows, ward)
         >>> judge(rows, policy, Judging(draws=50, critic_draws=10)).verdict
-        'cannot be judged'
+        'with care'
     """
     inside = inside_model(policy, Episodes.of(rows), model, task, how, seed, monitor)
     if not isinstance(rows.actions, Discrete):
