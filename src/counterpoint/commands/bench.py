@@ -107,10 +107,16 @@ class BenchEvaluation:
     def execute(self) -> None:
         benchmark = self.benchmark()
         with watching_cells() as report:
-            rows = benchmark.run(
-                self.out, self.executor, report, "counterpoint bench evaluation" + " --quick" * self.quick
-            )
+            rows = benchmark.run(self.out, self.executor, report, self.command())
         say(f"{len(rows)} rows in {self.out / benchmark.name}.csv, tables in {self.out / benchmark.name}.md")
+
+    def command(self) -> str:
+        """What to type for the same numbers."""
+        tasks, logs = (
+            " ".join(("", "--tasks", *self.tasks)) * bool(self.tasks),
+            f" --logs {self.logs}" * bool(self.logs),
+        )
+        return "counterpoint bench evaluation" + (" --quick" if self.quick else tasks + logs)
 
     def benchmark(self) -> EvaluationBenchmark:
         """What the options describe."""
