@@ -26,6 +26,7 @@ from counterpoint.library import known, load_kind
 from counterpoint.model import Model
 from counterpoint.policies.base import Policy, Verdict
 from counterpoint.scm.base import StructuralCausalModel
+from counterpoint.scm.findings import Report
 from counterpoint.settings import checked
 from counterpoint.streaming import Source
 from counterpoint.tasks.base import Task
@@ -81,6 +82,11 @@ class Run:
         except CounterpointError:
             return False
         return True
+
+    def there(self) -> dict[str, str]:
+        """The fingerprints of all parts that were made; one that lies there and does not belong is refused."""
+        recorded = self._record()
+        return {part: self.fingerprint(part) for part in PARTS if part in recorded and self.path(part).exists()}
 
     def has_task(self) -> bool:
         """Whether the present data have a task; a learned one that is damaged is none, a simulator is refused then."""
@@ -208,6 +214,11 @@ class Run:
         """What the checks say of the run's model."""
         found = read_json(self._use("check"), f"run {PARTS['check'].command} again")
         return Verdict(found["trust"], tuple(found["reasons"]))
+
+    @property
+    def findings(self) -> Report:
+        """Every check of the run's model."""
+        return Report.from_json(read_json(self._use("check"), f"run {PARTS['check'].command} again"))
 
     def keep_task(self, task: Task) -> None:
         """A learned task as an artifact, a simulator as its recipe."""

@@ -23,9 +23,9 @@ def evaluation_figure(found: Evaluation, path: str | os.PathLike[str]) -> None:
     title = f"What is {found.policy} worth?  {found.verdict.capitalize()}"
     with canvas(path, 4.6 + 0.3 * len(found.estimates) + 0.25 * _words(found).count("\n"), title) as figure:
         grid = figure.add_gridspec(2, 2, width_ratios=(1.7, 1), hspace=0.1)
-        _forest(figure.add_subplot(grid[:, 0]), found)
-        _calibration(figure.add_subplot(grid[0, 1]), found)
-        _confounding(figure.add_subplot(grid[1, 1]), found)
+        forest(figure.add_subplot(grid[:, 0]), found)
+        calibration(figure.add_subplot(grid[0, 1]), found)
+        confounding(figure.add_subplot(grid[1, 1]), found)
         figure.supxlabel(_words(found), x=0.01, ha="left", fontsize=11, color=BLACK, linespacing=1.4)
 
 
@@ -51,7 +51,7 @@ def comparison_figure(found: Comparison, path: str | os.PathLike[str]) -> None:
         left.set_ylim(count - 0.4, -0.6)
 
 
-def _forest(axes: "Axes", found: Evaluation) -> None:
+def forest(axes: "Axes", found: Evaluation) -> None:
     """One line an estimate, the recommended one in colour; the shade is what whoever logged earned."""
     estimates = found.estimates
     _logged(axes, found.logged)
@@ -102,7 +102,7 @@ def _logged(axes: "Axes", logged: Estimate) -> None:
         )  # fmt: skip
 
 
-def _calibration(axes: "Axes", found: Evaluation) -> None:
+def calibration(axes: "Axes", found: Evaluation) -> None:
     """How often actions were taken that were foreseen with some probability."""
     axes.set_title("Who logged: foreseen and seen", loc="left", pad=8)
     if found.behaviour is None:
@@ -118,7 +118,7 @@ def _calibration(axes: "Axes", found: Evaluation) -> None:
     )  # fmt: skip
 
 
-def _confounding(axes: "Axes", found: Evaluation) -> None:
+def confounding(axes: "Axes", found: Evaluation) -> None:
     """What weighted importance sampling can be, if who logged knew more than the table."""
     axes.set_title("WIS if who logged knew more", loc="left", pad=8)
     if found.sensitivity is None:

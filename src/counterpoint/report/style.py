@@ -42,7 +42,16 @@ STYLE = {
 
 @contextmanager
 def canvas(path: str | os.PathLike[str], height: float, title: str) -> Iterator["Figure"]:
-    """A figure to draw on; it replaces the PNG at `path` when the block ends, and nothing changes when it raises.
+    """A figure to draw on; it replaces the PNG at `path` when the block ends, and nothing changes when it raises."""
+    with replacing(path) as temporary, drawing(WIDTH, height) as figure:
+        figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
+        yield figure
+        figure.savefig(temporary, format="png", dpi=150, metadata={"Software": None})
+
+
+@contextmanager
+def drawing(width: float, height: float) -> Iterator["Figure"]:
+    """A figure of so many inches, in the one look.
 
     No pyplot: the figure belongs to no global state, and matplotlib's settings are as before afterwards.
     """
@@ -52,12 +61,10 @@ def canvas(path: str | os.PathLike[str], height: float, title: str) -> Iterator[
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     # The defaults first, so that a user's own settings cannot change a figure.
-    with matplotlib.rc_context(_settings()), replacing(path) as temporary:
-        figure = Figure(figsize=(WIDTH, height), layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.07))
+    with matplotlib.rc_context(_settings()):
+        figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.07))
         FigureCanvasAgg(figure)
-        figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
         yield figure
-        figure.savefig(temporary, format="png", dpi=150, metadata={"Software": None})
 
 
 def reference_line(axes: "Axes", value: float, label: str, vertical: bool = False) -> None:

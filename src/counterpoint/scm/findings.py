@@ -145,6 +145,15 @@ class Report:
             "findings": [asdict(finding) for finding in self.findings],
         }
 
+    @classmethod
+    def from_json(cls, said: dict[str, Any]) -> "Report":
+        """What `to_json` gave; anything else is one line."""
+        try:
+            findings = tuple(Finding(**finding) for finding in said["findings"])
+            return cls(findings, int(said["rows"]), bool(said["held_out"]), tuple(said["state_names"]))
+        except (LookupError, TypeError, ValueError):
+            raise CounterpointError("the check does not hold what a check holds; run check-scm again") from None
+
 
 def draw(
     model: StructuralCausalModel,
