@@ -16,6 +16,7 @@ from counterpoint.commands.demo import Demo
 from counterpoint.commands.evaluate import Evaluate
 from counterpoint.commands.fit import Fit
 from counterpoint.commands.recommend import Recommend
+from counterpoint.commands.report import Report
 from counterpoint.commands.reproduce import Reproduce
 from counterpoint.commands.run import RunStudy
 from counterpoint.commands.simulate import Simulate
@@ -33,6 +34,7 @@ Command = (
     | Annotated[Compare, tyro.conf.subcommand("compare")]
     | Annotated[CheckScm, tyro.conf.subcommand("check-scm")]
     | Annotated[Recommend, tyro.conf.subcommand("recommend")]
+    | Annotated[Report, tyro.conf.subcommand("report")]
     | Annotated[RunStudy, tyro.conf.subcommand("run")]
     | Annotated[Demo, tyro.conf.subcommand("demo")]
     | Annotated[Bench, tyro.conf.subcommand("bench")]
