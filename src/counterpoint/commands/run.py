@@ -48,7 +48,8 @@ class RunStudy:
         for name, command in commands.items():
             say(f"── {name}")
             command.execute()
-        say(f"the run is in {run}; next: counterpoint recommend --run {run} --data NEW_SUBJECTS")
+        say(f"the run is in {run}; next: counterpoint evaluate --run {run}, then report --run {run}, and")
+        say(f"counterpoint recommend --run {run} --data NEW_SUBJECTS")
 
     def _words(self, name: str, study: Mapping[str, Any], run: Path, again: bool) -> list[str]:
         """A command line as the study says it."""

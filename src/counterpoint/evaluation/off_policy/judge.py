@@ -77,7 +77,8 @@ def conclude(
     """Every number of a case, those from inside a model beside them, and the verdict."""
     estimates = _estimates(case, how, seed, monitor)
     told, behaviour = diagnose(case.question, case.policy, case.log, seed), _behaviour(case, how)
-    sensitivity = _sensitivity(case, how, seed)
+    gain = case.gain(how, seed)
+    sensitivity = _sensitivity(case, how, seed, gain.excludes(0.0))
     severity = by_severity(case.question, how.severity, seed)
     groups, levels = (_parts(case, each, how, seed) for each in (by_group(policy, case.question.episodes), severity))
     fresh = held_out or isinstance(policy, Stochastic)
@@ -91,7 +92,7 @@ def conclude(
         recommended=RECOMMENDED,
         estimates=(*estimates, *inside.estimates),
         logged=Estimate.of(LOGGED, interval_of(logged_return, case.question, *chance(how, seed))),
-        difference=Estimate.of(f"more than {LOGGED}", case.gain(how, seed)),
+        difference=Estimate.of(f"more than {LOGGED}", gain),
         diagnostics=told,
         behaviour=behaviour,
         groups=groups,
@@ -169,8 +170,11 @@ def _parts(case: Case, partition: Partition, how: Judging, seed: int) -> tuple[P
     return tuple(found)
 
 
-def _sensitivity(case: Case, how: Judging, seed: int) -> Sensitivity:
-    """The same estimate by other models of whoever logged, and under unmeasured confounding."""
+def _sensitivity(case: Case, how: Judging, seed: int, differs: bool) -> Sensitivity:
+    """The same estimate by other models of whoever logged, and under unmeasured confounding.
+
+    Where the recommended estimate does not tell the policy from whoever logged (`differs`), there is nothing to lose.
+    """
     question, others = case.question, how.for_table(case.log.schema).others
     found = tuple(
         Estimate.of(said(recipe), case.with_behaviour(behaviour).interval(RECOMMENDED, how, seed))
@@ -178,5 +182,5 @@ def _sensitivity(case: Case, how: Judging, seed: int) -> Sensitivity:
     )
     counts = resampled(question.episodes.subjects, how.draws, derive(seed, "confounding"))
     per, logged = how.confounding.per, logged_return(question, counts)
-    lost = lost_at(question, counts, logged, per, how.confidence)
+    lost = lost_at(question, counts, logged, per, how.confidence) if differs else None
     return Sensitivity(found, per, bounds(question, counts, how.confounding, how.confidence), lost)

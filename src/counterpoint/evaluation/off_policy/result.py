@@ -122,7 +122,7 @@ class Sensitivity:
     """Weighted importance sampling under unmeasured confounding of several strengths."""
     lost_at: float | None
     """The strength from which on the policy is no longer surely better, or worse, than whoever logged; none where the
-    weighted estimate never says so."""
+    recommended estimate or the weighted one does not say so to begin with."""
 
     def __post_init__(self) -> None:
         check_settings(self)
