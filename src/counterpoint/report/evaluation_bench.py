@@ -42,7 +42,7 @@ def evaluation_bench_figure(rows: Sequence[Row], path: str | os.PathLike[str]) -
     """Coverage over width, a panel for each task and a colour for each estimator."""
     require_columns(rows, COLUMNS, "evaluation")
     tasks, estimators = (list(dict.fromkeys(row[column] for row in rows)) for column in ("task", "estimator"))
-    with canvas(path, 3.6, "Intervals that hold what they promise, and how wide they are") as figure:
+    with canvas(path, 5.2, "Intervals that hold what they promise, and how wide they are") as figure:
         panels = figure.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
         for panel, task in zip(panels, tasks, strict=True):
             for colour, name in zip(PALETTE, estimators, strict=False):
@@ -53,7 +53,7 @@ def evaluation_bench_figure(rows: Sequence[Row], path: str | os.PathLike[str]) -
                 wide, covered = [line["width"] for line in known], [line["coverage"] for line in known]
                 panel.plot(wide, covered, "o", color=colour, alpha=0.8, label=name)
             panel.axhline(0.95, linestyle="--", linewidth=1, color="0.5")
-            panel.set(title=task, xlabel="mean width", ylim=(-0.03, 1.03), xscale="log")
+            panel.set(title=task, xlabel="mean width", ylim=(-0.03, 1.03), xlim=(0, None))
         panels[0].set_ylabel("share of intervals that cover")
         legend_once(figure, list(panels))
 
