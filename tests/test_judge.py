@@ -226,11 +226,50 @@ def test_continuous_doses_are_judged_by_a_model_or_not_at_all() -> None:
         judge(rows, Lottery((1.0,), rows.schema), QUICK)
 
 
+def test_a_policy_that_no_record_follows_cannot_be_judged_and_breaks_nothing() -> None:
+    never = LOGGED.action_index == 2
+    seen = torch.ones(500, dtype=torch.bool)
+    seen[LOGGED.subject[never]] = False
+    rows = LOGGED[seen[LOGGED.subject]]  # Nobody left has ever been given the third dose.
+    found = judge(rows, Lottery((0.0, 0.0, 1.0)), QUICK)
+    assert found.verdict == "cannot be judged"
+    assert found.sensitivity is not None
+    returns = Episodes.of(rows).returns(1.0)
+    ends = [(each.lowest, each.highest) for each in found.sensitivity.confounding]
+    assert ends == [(pytest.approx(float(returns.min())), pytest.approx(float(returns.max())))] * 2
+
+
+def test_whoever_logged_is_estimated_in_the_way_that_foresees_others_best() -> None:
+    state = LOGGED.state[:, 0]
+    middle = (state > state.quantile(0.3)) & (state < state.quantile(0.7))  # No line tells the middle from both ends.
+    index = torch.where(middle, 2, 0)
+    rows = replace(LOGGED, action=DOSES.table()[index], action_index=index)
+    ways = cp.NearestNeighbours(neighbours=15), cp.BoostedTrees()
+    how = replace(QUICK, others=ways, critic_draws=2, draws=10)
+    found = judge(rows, GENTLE, how).behaviour
+    assert found is not None
+    assert found.recipe.startswith("BoostedTrees")
+    asked = judge(rows, GENTLE, replace(how, behaviour=cp.Logistic())).behaviour
+    assert asked is not None
+    assert asked.recipe == "Logistic"
+    assert asked.brier > found.brier
+
+
+def test_a_column_that_is_not_there_is_refused_before_anything_is_fitted() -> None:
+    with pytest.raises(cp.CounterpointError, match=r"^severity='height' is no state column[^\n]*$"):
+        judge(LOGGED, GENTLE, replace(QUICK, severity="height"), monitor=cp.Monitor(report=_refuse))
+
+
+def _refuse(*said: object) -> None:
+    raise AssertionError(said)
+
+
 # --- the verdict ------------------------------------------------------------------------------------------------------
 
 GOOD = Evidence(
     Estimate("one-step DR", 1.0, 0.9, 1.1),
-    (Estimate("FQE", 1.05, 0.95, 1.2),),
+    Estimate("FQE", 1.05, 0.95, 1.2),
+    (Estimate("Logistic", 1.02, 0.9, 1.15),),
     Diagnostics(500, 500, 2000, 300.0, 50.0, 0.01, 0.0, 0.6),
     0.01,
     2.0,
@@ -254,7 +293,8 @@ def told(**changes: Any) -> Evidence:
         (told(effective_records=9.0), "with care", "later states"),
         (told(unsupported=0.06), "with care", "6%"),
         (told(largest=0.11), "with care", "One subject"),
-        (replace(GOOD, others=(Estimate("FQE", 2.0, 1.2, 3.0),)), "with care", "FQE"),
+        (replace(GOOD, fitted=Estimate("FQE", 2.0, 1.2, 3.0)), "cannot be judged", "FQE says otherwise"),
+        (replace(GOOD, others=(Estimate("Logistic", 2.0, 1.2, 3.0),)), "with care", "Logistic"),
         (replace(GOOD, calibration_error=0.06), "with care", "6% off"),
         (replace(GOOD, lost_at=1.2), "with care", "1.20"),
         (replace(GOOD, held_out=False), "with care", "--held-out"),

@@ -46,8 +46,8 @@ class Judging:
     """How policies are judged."""
 
     behaviour: BehaviourRecipe | None = None
-    """How whoever logged is estimated; none for counts where all state columns are categories, else logistic
-    regression."""
+    """How whoever logged is estimated; none for counts where all state columns are categories, else for the way, of
+    logistic regression and `others`, that foresees other subjects best (the least Brier score)."""
     others: tuple[BehaviourRecipe, ...] | None = None
     """Other ways, to see how much the estimate depends on it; none for a choice of them."""
     critic: FQE | CellFQE | None = None
@@ -112,8 +112,8 @@ class Case:
     """The policy before any softening."""
     certain: bool
     """Whether it always takes one action."""
-    behaviours: tuple[Behaviour, ...]
-    """Whoever logged, in all rows of `log`: as estimated first, and in other ways."""
+    behaviours: dict[str, Behaviour]
+    """Whoever logged, in all rows of `log`, by the name of the way: as estimated first, and in other ways."""
     critic: Critic
     """Of every row, by a member that has not seen its subject."""
     first: Float[Tensor, "b e"]
@@ -192,13 +192,13 @@ def lay_beside(
     model: Model | None = None,
     seed: int = 0,
     monitor: Monitor = Monitor(),
-    behaviours: tuple[Behaviour, ...] = (),
+    behaviours: dict[str, Behaviour] | None = None,
 ) -> Case:
     """Ask the policy, estimate who logged (unless that was done), fit the critics."""
     episodes, found = Episodes.of(rows), target(policy, rows, model, seed)
     log = whole_log(rows, others)
     behaviours = behaviours or estimate_behaviours(how, log, seed, monitor)
-    acted = behaviours[0].probabilities[: len(rows)]
+    acted = next(iter(behaviours.values())).probabilities[: len(rows)]
     judged = found.softened(how.softened, rows, acted)
     question = Question(episodes, judged.now, judged.after, acted, how.discount)
     recipe, own = how.for_table(rows.schema).critic, derive(seed, "critic")
@@ -216,12 +216,14 @@ def whole_log(rows: Transitions, others: Transitions | None) -> Transitions:
     return concatenate([rows, others]) if others is not None and len(others) else rows
 
 
-def estimate_behaviours(how: Judging, log: Transitions, seed: int, monitor: Monitor) -> tuple[Behaviour, ...]:
-    """Whoever logged, in every way asked for."""
-    chosen, found, folds = how.for_table(log.schema), [], min(how.folds, len(log.subject.unique()))
+def estimate_behaviours(how: Judging, log: Transitions, seed: int, monitor: Monitor) -> dict[str, Behaviour]:
+    """Whoever logged, in every way asked for; the best first, where none was asked for first."""
+    chosen, found, folds = how.for_table(log.schema), {}, min(how.folds, len(log.subject.unique()))
     recipes = chosen.behaviour, *chosen.others
     for done, recipe in enumerate(recipes):
         monitor.report("who logged", done, len(recipes))
-        found.append(recipe.cross_fit(log, folds, derive(seed, "behaviour")))
-    monitor.report("who logged", len(found), len(found))
-    return tuple(found)
+        found[said(recipe)] = recipe.cross_fit(log, folds, derive(seed, "behaviour"))
+    monitor.report("who logged", len(recipes), len(recipes))
+    if how.behaviour is not None or all_categories(log.schema):  # Counts have seen the rows that they are scored on.
+        return found
+    return dict(sorted(found.items(), key=lambda named: named[1].brier))

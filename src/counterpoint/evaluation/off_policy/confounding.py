@@ -92,13 +92,16 @@ def extremes(
 def bounded(
     question: Question, counts: Float[Tensor, "b subjects"], strength: float, per: Literal["record", "step"]
 ) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
-    """The extremes of weighted importance sampling in every resampled table."""
+    """The extremes of weighted importance sampling in every resampled table.
+
+    Where no record has any weight it could be any logged return, so these have the extremes.
+    """
     value = rewards(question).sum(1)
     low, high = weight_range(question, strength, per)
     pieces = counts.split(max(1, AT_ONCE // len(value)))
     found = [extremes(value, low, high, piece[:, question.episodes.subject]) for piece in pieces]
     lowest, highest = (torch.cat(part) for part in zip(*found, strict=True))
-    return lowest, highest
+    return lowest.nan_to_num(nan=float(value.min())), highest.nan_to_num(nan=float(value.max()))
 
 
 def bounds(

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from counterpoint.data.jobs import spread_levels
+from counterpoint.data.schema import Schema
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import require
 from counterpoint.evaluation.off_policy.cells import all_categories
@@ -107,6 +108,11 @@ def by_group(policy: object, episodes: Episodes) -> Partition:
     return Partition("group", names, policy.likeliest(episodes.rows)[present])
 
 
+def check_severity(column: str, schema: Schema) -> None:
+    """Raise one line where subjects cannot be told apart by the column; an empty name stands for none."""
+    require(not column or column in schema.state_names, f"severity='{column}' is no state column; name one of them")
+
+
 def by_severity(question: Question, column: str = "", seed: int = 0) -> Partition:
     """Thirds of the subjects by a column of their first state, or levels where it is a category.
 
@@ -118,7 +124,7 @@ def by_severity(question: Question, column: str = "", seed: int = 0) -> Partitio
     if not column:
         foreseen = _foreseen(question, first, seed)
         return Partition("return foreseen from the first state", THIRDS, _thirds(foreseen))
-    require(column in schema.state_names, f"severity='{column}' is no state column; name one of the table's")
+    check_severity(column, schema)
     place = schema.state_names.index(column)
     levels = schema.states[place].levels
     if levels:

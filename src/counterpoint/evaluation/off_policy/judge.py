@@ -4,9 +4,9 @@ import torch
 
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
-from counterpoint.evaluation.off_policy.case import RECOMMENDED, Case, Judging, chance, lay_beside, said, within
+from counterpoint.evaluation.off_policy.case import RECOMMENDED, Case, Judging, chance, lay_beside, within
 from counterpoint.evaluation.off_policy.confounding import bounds, lost_at
-from counterpoint.evaluation.off_policy.diagnostics import Partition, by_group, by_severity, diagnose
+from counterpoint.evaluation.off_policy.diagnostics import Partition, by_group, by_severity, check_severity, diagnose
 from counterpoint.evaluation.off_policy.episodes import Episodes, Question, resampled
 from counterpoint.evaluation.off_policy.inside import Inside, inside_model
 from counterpoint.evaluation.off_policy.intervals import bca, interval_of
@@ -57,6 +57,7 @@ def judge(
         >>> judge(rows, policy, Judging(draws=50, critic_draws=10)).verdict
         'with care'
     """
+    check_severity(how.severity, rows.schema)
     inside = inside_model(policy, Episodes.of(rows), model, task, how, seed, monitor)
     if not isinstance(rows.actions, Discrete):
         return by_model_alone(rows, policy, how, inside, held_out, name, seed)
@@ -76,14 +77,14 @@ def conclude(
 ) -> Evaluation:
     """Every number of a case, those from inside a model beside them, and the verdict."""
     estimates = _estimates(case, how, seed, monitor)
-    told, behaviour = diagnose(case.question, case.policy, case.log, seed), _behaviour(case, how)
+    told, behaviour = diagnose(case.question, case.policy, case.log, seed), _behaviour(case)
     gain = case.gain(how, seed)
     sensitivity = _sensitivity(case, how, seed, gain.excludes(0.0))
     severity = by_severity(case.question, how.severity, seed)
     groups, levels = (_parts(case, each, how, seed) for each in (by_group(policy, case.question.episodes), severity))
     fresh = held_out or isinstance(policy, Stochastic)
-    others = (estimates[-1], *sensitivity.behaviour)
-    evidence = Evidence(estimates[0], others, told, behaviour.error, sensitivity.lost_at, fresh)
+    fitted, others = estimates[-1], sensitivity.behaviour
+    evidence = Evidence(estimates[0], fitted, others, told, behaviour.error, sensitivity.lost_at, fresh)
     judgement, reasons = verdict(evidence, how.limits)
     return Evaluation(
         policy=name or type(policy.recipe if isinstance(policy, Policy) else policy).__name__,
@@ -152,12 +153,12 @@ def _estimates(case: Case, how: Judging, seed: int, monitor: Monitor) -> tuple[E
     return (*found, Estimate.of("FQE", bca(float(values[0]), values[1:], values[:0], how.confidence)))
 
 
-def _behaviour(case: Case, how: Judging) -> BehaviourFound:
-    behaviour, recipe = case.behaviours[0], how.for_table(case.log.schema).behaviour
+def _behaviour(case: Case) -> BehaviourFound:
+    name, behaviour = next(iter(case.behaviours.items()))
     curve = behaviour.calibration()
     told = zip(curve.probability.tolist(), curve.taken.tolist(), curve.pairs.tolist(), strict=True)
     pairs = tuple((foreseen, seen) for foreseen, seen, count in told if count >= FEWEST)
-    return BehaviourFound(said(recipe), behaviour.brier, curve.error, pairs)
+    return BehaviourFound(name, behaviour.brier, curve.error, pairs)
 
 
 def _parts(case: Case, partition: Partition, how: Judging, seed: int) -> tuple[Part, ...]:
@@ -175,10 +176,9 @@ def _sensitivity(case: Case, how: Judging, seed: int, differs: bool) -> Sensitiv
 
     Where the recommended estimate does not tell the policy from whoever logged (`differs`), there is nothing to lose.
     """
-    question, others = case.question, how.for_table(case.log.schema).others
+    question, others = case.question, list(case.behaviours.items())[1:]
     found = tuple(
-        Estimate.of(said(recipe), case.with_behaviour(behaviour).interval(RECOMMENDED, how, seed))
-        for recipe, behaviour in zip(others, case.behaviours[1:], strict=True)
+        Estimate.of(name, case.with_behaviour(behaviour).interval(RECOMMENDED, how, seed)) for name, behaviour in others
     )
     counts = resampled(question.episodes.subjects, how.draws, derive(seed, "confounding"))
     per, logged = how.confounding.per, logged_return(question, counts)

@@ -44,8 +44,10 @@ class Evidence:
 
     value: Estimate
     """The recommended estimate."""
+    fitted: Estimate
+    """The fitted values alone, which the recommended estimate corrects (FQE)."""
     others: tuple[Estimate, ...]
-    """FQE, and the recommended estimate by other models of whoever logged."""
+    """The recommended estimate by other models of whoever logged."""
     diagnostics: Diagnostics
     calibration_error: float
     lost_at: float | None
@@ -72,6 +74,11 @@ def _grave(found: Evidence, limits: Limits) -> list[str]:
         reasons.append(
             f"{told.unsupported:.0%} of the recommended actions were never given to anybody in a similar state, so what"
             " would follow them is not in the log."
+        )
+    if found.value.apart(found.fitted):
+        reasons.append(
+            f"{found.fitted.name} says otherwise: its interval lies apart from {found.value.name}'s. One of them is"
+            " wrong, or both, and the log does not say which."
         )
     return reasons
 
