@@ -21,8 +21,8 @@ class JudgingFlags:
     """How a policy is judged from logged rows."""
 
     behaviour: Name | None = None
-    """How the probabilities of whoever logged are estimated: counted where all state columns are categories, else
-    logistic, unless another way is named; others show how much depends on it."""
+    """How the probabilities of whoever logged are estimated: counted where all state columns are categories, else the
+    way of the three that foresees other subjects best, unless one is named; others show how much depends on it."""
     soften: float = Softened().share
     """A policy that always takes one action is judged as one that does something else in this share of the steps; 0 for
     not."""
