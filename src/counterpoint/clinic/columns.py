@@ -1,0 +1,29 @@
+"""The columns of the cohort: what is measured, and the published sets of features.
+
+`ctrl46` is our choice: the paper counts 46 columns and lists none, and Raghu's 48 less the number of the bloc and
+re-admission are 46.
+"""
+
+from typing import Literal
+
+from counterpoint.tasks.sepsis_columns import COLUMNS
+
+FeatureSet = Literal["raghu48", "komorowski47", "ctrl46"]
+MEASURED = (
+    "Weight_kg", "GCS", "HR", "SysBP", "MeanBP", "DiaBP", "RR", "SpO2", "Temp_C", "FiO2_1", "Potassium", "Sodium",
+    "Chloride", "Glucose", "BUN", "Creatinine", "Magnesium", "Calcium", "Ionised_Ca", "CO2_mEqL", "SGOT", "SGPT",
+    "Total_bili", "Albumin", "Hb", "WBC_count", "Platelets_count", "PTT", "PT", "INR", "Arterial_pH", "paO2", "paCO2",
+    "Arterial_BE", "HCO3", "Arterial_lactate",
+)  # fmt: skip
+"""What is measured, held and imputed; the rest is known of the stay, counted or computed."""
+HELPERS = ("RASS", "Temp_F", "FiO2_100", "O2flow", "Interface", "Direct_bili", "Ht")
+"""Measured only to fill in some of the above."""
+DOSES = ("max_dose_vaso", "median_dose_vaso", "input_total", "input_4hourly", "output_total", "output_4hourly",
+         "cumulated_balance")  # fmt: skip
+CTRL46 = COLUMNS
+RAGHU48 = (*COLUMNS, "re_admission", "bloc")
+KOMOROWSKI47 = (
+    *(name for name in RAGHU48 if name not in ("Albumin", "CO2_mEqL", "Ionised_Ca", "elixhauser", "bloc")),
+    "max_dose_vaso", "input_total", "input_4hourly", "cumulated_balance",
+)  # fmt: skip
+FEATURES: dict[FeatureSet, tuple[str, ...]] = {"raghu48": RAGHU48, "komorowski47": KOMOROWSKI47, "ctrl46": CTRL46}

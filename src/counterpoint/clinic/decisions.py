@@ -1,0 +1,77 @@
+"""The cohort's rows as decisions: actions by quantiles of the doses, rewards, ends, and who is held out.
+
+action = 5·fluid + vasopressor      bin 0 is no dose, the other four are quarters of the training patients' doses
+"""
+
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+
+from counterpoint.clinic.columns import CTRL46, DOSES, MEASURED
+from counterpoint.clinic.steps import Workspace
+from counterpoint.data.doses import Bins
+from counterpoint.data.layout import changes
+from counterpoint.data.transitions import held_out_subjects
+from counterpoint.tasks.sepsis import SyntheticSepsis
+
+RewardRule = Literal["raghu", "komorowski"]
+ACTIONS = ("input_4hourly", "max_dose_vaso")
+OUTCOME = {"raghu": "died_in_hosp", "komorowski": "mortality_90d"}
+KOMOROWSKI = 100.0
+"""Reward of a survivor's last row; 0 before it."""
+
+
+def training_patients(rows: pd.DataFrame, held_out: float, seed: int) -> np.ndarray:
+    """Which rows belong to patients who are not held out; `counterpoint fit` keeps the same ones aside."""
+    code = torch.tensor(np.unique(rows["subject_id"].to_numpy(), return_inverse=True)[1])
+    return ~torch.isin(code, held_out_subjects(code, held_out, seed)).numpy()
+
+
+def decisions(
+    space: Workspace, features: tuple[str, ...], rule: RewardRule, split: tuple[float, int]
+) -> tuple[Any, dict[str, Any]]:
+    """The table as Arrow, and what was learned from it."""
+    import pyarrow as pa
+
+    rows = space.rows("SELECT * FROM cohort ORDER BY stay, bloc")
+    training = training_patients(rows, *split)
+    last = np.r_[changes(rows["stay"].to_numpy())[1:], True]
+    died = rows[OUTCOME[rule]].to_numpy() == 1
+    fitted = {name: Bins(name).fit(name, rows.loc[training, name].to_numpy()) for name in ACTIONS}
+    bins = {name: column.codes(rows[name].to_numpy()) for name, column in fitted.items()}
+    columns = {
+        "patient": rows["subject_id"], "stay": rows["stay"], "bloc": rows["bloc"].astype(np.int64),
+        **{name: _plain(rows[name]) for name in features if name != "bloc"},
+        **{name: rows[name] for name in DOSES if name not in features},
+        "fluid_bin": bins[ACTIONS[0]], "vaso_bin": bins[ACTIONS[1]], "action": 5 * bins[ACTIONS[0]] + bins[ACTIONS[1]],
+        "reward": rewards(rows, last, died, rule),
+        "terminated": last, "died": last & died, "survived": last & ~died,
+        "split": np.where(training, "training", "held out"),
+    }  # fmt: skip
+    found = {
+        "stays": int(last.sum()), "rows": len(rows), "patients": int(rows["subject_id"].nunique()),
+        "training_patients": int(rows.loc[training, "subject_id"].nunique()),
+        "died": int((last & died).sum()), "actions_used": len(np.unique(columns["action"])),
+        "cuts": {name: list(column.cuts) for name, column in fitted.items()},
+        "state": list(features),
+        "missing_before_imputation": {n: round(float(rows[f"{n}_missing"].mean()), 4) for n in MEASURED},
+    }  # fmt: skip
+    return pa.table({name: pa.array(np.asarray(column)) for name, column in columns.items()}), found
+
+
+def rewards(rows: pd.DataFrame, last: np.ndarray, died: np.ndarray, rule: RewardRule) -> np.ndarray:
+    """The reward of each row; the last row of a stay has that of its end and nothing else."""
+    task = SyntheticSepsis()
+    if rule == "komorowski":
+        return np.where(last, np.where(died, -KOMOROWSKI, KOMOROWSKI), 0.0)
+    state = torch.tensor(rows[list(CTRL46)].to_numpy(float), dtype=torch.float32)
+    shaped = task.reward(state, torch.zeros(len(state), 1), state.roll(-1, 0)).double().numpy()
+    return np.where(last, np.where(died, -task.end_reward, task.end_reward), shaped)
+
+
+def _plain(column: pd.Series) -> pd.Series:
+    """Flags as whole numbers, so that they read as categories."""
+    flag = column.name in ("gender", "mechvent", "re_admission")
+    return column.astype(np.int64) if flag else column

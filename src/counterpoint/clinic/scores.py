@@ -1,0 +1,100 @@
+"""Scores of a bloc: SOFA, SIRS, shock index and PaO2/FiO2, as published and as defined.
+
+As published (matthieukomorowski/AI_Clinician), SOFA has gaps: a PaO2/FiO2 of exactly 400, platelets of 150, bilirubin
+of 12 or creatinine of 5 fall into no class, and the score of such a row is 0. It counts 2 for a mean pressure below 65
+and takes a bad lung as seriously without a ventilator as with one. The state's score holds the dose of vasopressor
+given in the same bloc, so the action is part of the state that it is chosen in.
+
+`corrected` is the score of Vincent et al. 1996 and Bone et al. 1992 as the synthetic ward computes it, without the
+dose: pressure counts 1 at most. Whether a patient is septic is still judged with the dose.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from counterpoint.tasks.sepsis_columns import COLUMNS, sirs, sofa
+
+Columns = Mapping[str, np.ndarray]
+MISSED = -1
+"""Points of a value that falls into no class."""
+
+
+def ratios(columns: Columns, giving: np.ndarray, faithful: bool) -> dict[str, np.ndarray]:
+    """PaO2/FiO2, and heart rate over systolic pressure with its highest thousandth cut."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shock = np.where(columns["SysBP"] != 0, columns["HR"] / columns["SysBP"], np.nan)
+    learn = np.ones_like(giving) if faithful else giving
+    shock = np.where(np.isnan(shock), np.nanmean(shock[learn]), shock)
+    return {
+        "PaO2_FiO2": columns["paO2"] / columns["FiO2_1"],
+        "Shock_Index": np.minimum(shock, np.quantile(shock[learn], 0.999)),
+    }
+
+
+def scores(columns: Columns, faithful: bool) -> dict[str, np.ndarray]:
+    """SOFA and SIRS of the state, and the SOFA that defines sepsis."""
+    if faithful:
+        points = published_sofa(columns)
+        return {"SOFA": points, "SIRS": published_sirs(columns), "SOFA_with_dose": points}
+    # Single precision, as the classes' limits are: a creatinine of 1.2 is one of at least 1.2.
+    state = torch.from_numpy(np.column_stack([columns.get(n, np.zeros(len(columns["HR"]))) for n in COLUMNS])).float()
+    points = sofa(state).double().numpy()
+    pressure = (columns["MeanBP"] < 70).astype(float)
+    return {
+        "SOFA": points,
+        "SIRS": sirs(state).double().numpy(),
+        "SOFA_with_dose": points - pressure + np.maximum(pressure, dose_points(columns["max_dose_vaso"])),
+    }
+
+
+def dose_points(dose: np.ndarray) -> np.ndarray:
+    """3 for any vasopressor, 4 above 0.1 µg/kg/min."""
+    return np.where(dose > 0.1, 4.0, np.where(dose > 0, 3.0, 0.0))
+
+
+def published_sofa(columns: Columns) -> np.ndarray:
+    """The score with its gaps: a row that falls into one has 0."""
+    lung, blood, liver = columns["PaO2_FiO2"], columns["Platelets_count"], columns["Total_bili"]
+    brain, kidney, urine = columns["GCS"], columns["Creatinine"], columns["output_4hourly"]
+    pressure = columns["MeanBP"]
+    parts = [
+        _highest(lung > 400, _from(lung, 300, 400), _from(lung, 200, 300), _from(lung, 100, 200), lung < 100),
+        _highest(blood > 150, _from(blood, 100, 150), _from(blood, 50, 100), _from(blood, 20, 50), blood < 20),
+        _highest(liver < 1.2, _from(liver, 1.2, 2), _from(liver, 2, 6), _from(liver, 6, 12), liver > 12),
+        np.maximum(_highest(pressure >= 70, _from(pressure, 65, 70), pressure < 65),
+                   dose_points(columns["max_dose_vaso"])),
+        _highest(brain > 14, _to(brain, 12, 14), _to(brain, 9, 12), _to(brain, 5, 9), brain <= 5),
+        _highest(kidney < 1.2, _from(kidney, 1.2, 2), _from(kidney, 2, 3.5), _from(kidney, 3.5, 5) | (urine < 84),
+                 (kidney > 5) | (urine < 34)),
+    ]  # fmt: skip
+    return np.where(np.min(parts, 0) == MISSED, 0.0, np.sum(parts, 0))
+
+
+def published_sirs(columns: Columns) -> np.ndarray:
+    """The criteria with their limits counted in."""
+    warmth, white = columns["Temp_C"], columns["WBC_count"]
+    criteria = (
+        (warmth >= 38) | (warmth <= 36),
+        columns["HR"] > 90,
+        (columns["RR"] >= 20) | (columns["paCO2"] <= 32),
+        (white >= 12) | (white < 4),
+    )
+    return np.sum(criteria, 0).astype(float)
+
+
+def _from(value: np.ndarray, low: float, high: float) -> np.ndarray:
+    return (value >= low) & (value < high)
+
+
+def _to(value: np.ndarray, low: float, high: float) -> np.ndarray:
+    return (value > low) & (value <= high)
+
+
+def _highest(*classes: np.ndarray) -> np.ndarray:
+    """The points of the highest class that holds, `MISSED` where none does."""
+    points = np.full(len(classes[0]), float(MISSED))
+    for number, holds in enumerate(classes):
+        points[holds] = number
+    return points

@@ -1,0 +1,63 @@
+"""`counterpoint mimic`: septic patients of MIMIC-III from its raw files."""
+
+import shlex
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from counterpoint.clinic.cohort import SepsisCohort
+from counterpoint.commands.console import progress, say, show
+from counterpoint.errors import require
+from counterpoint.report.results import provenance, write_json
+from counterpoint.settings import Positive
+
+
+@dataclass(frozen=True)
+class Mimic:
+    """Make a table of septic patients from MIMIC-III. Writes the table, a manifest (.json) and a database (.duckdb).
+
+    Stopped or killed, the same command goes on after the last whole step, which the database keeps; with other options
+    it makes again only what depends on them. Nothing of a patient is printed.
+    """
+
+    raw: tyro.conf.Positional[Path]
+    """Folder of MIMIC-III's CSV files (.csv or .csv.gz), or a DuckDB file with them in the schema mimiciii."""
+    out: Path = Path("cohort.parquet")
+    """Parquet file for the table."""
+    cohort: tyro.conf.OmitArgPrefixes[SepsisCohort] = SepsisCohort()
+    memory: str = "4GB"
+    """Memory that DuckDB may use; what does not fit goes to disk beside the table."""
+    threads: Positive = 2
+    """Threads that DuckDB may use; the table does not depend on it."""
+
+    def execute(self) -> None:
+        require(self.out.suffix == ".parquet", f"--out {self.out} is no Parquet file; give it the ending .parquet")
+        with progress() as report:
+            found = self.cohort.build(self.raw, self.out, report, self.memory, self.threads)
+        manifest = self.out.with_suffix(".json")
+        command = fit_command(self.out, found, self.cohort)
+        write_json({"options": asdict(self.cohort), **found, "fit": command, "made_with": _versions()}, manifest)
+        show(found["attrition"], "stays that each step left")
+        say(f"{found['rows']} rows of {found['stays']} stays in {self.out}, how it was made in {manifest}")
+        if found["died"] in (0, found["stays"]):
+            say("note: every stay ended alike, so no policy can be told from another by its outcomes")
+        say(f"next: {command}")
+
+
+def fit_command(out: Path, found: dict[str, Any], cohort: SepsisCohort) -> str:
+    """How the table is read: the doses cut where the training patients' were, and the same patients held out."""
+    cuts = [f"{name}={','.join(map(str, places))}" for name, places in found["cuts"].items()]
+    words = ["counterpoint", "fit", "--run", "runs/sepsis", "--data", str(out), "--subject", "patient",
+             "--episode", "stay", "--time", "bloc", "--state", *found["state"], "--action", *found["cuts"],
+             "--bins", *cuts, "--reward", "reward", "--done", "died", "survived", "--gaps", "bridge",
+             "--held-out", str(cohort.held_out), "--seed", str(cohort.seed)]  # fmt: skip
+    return shlex.join(words)
+
+
+def _versions() -> dict[str, Any]:
+    import duckdb
+    import pyarrow
+
+    return {**provenance(), "duckdb": duckdb.__version__, "pyarrow": pyarrow.__version__}
