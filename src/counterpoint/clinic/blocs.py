@@ -100,10 +100,10 @@ def _piece(
         f" WHERE time BETWEEN onset - {window.before * 3600} AND onset + {window.after * 3600} ORDER BY ALL"
     )
     seen = record(*(events[name].to_numpy() for name in ("stay", "time", "variable", "value")))
-    first = np.flatnonzero(changes(seen.stay))
+    first = np.flatnonzero(changes(seen.stay)[: len(seen.stay)])
     grid = Grid(seen.stay[first], seen.time[first], faithful)
     rows = _means(completed(seen, hours), grid)
-    last = seen.time[np.r_[first[1:], len(seen.time)] - 1] if len(first) else seen.time
+    last = seen.time[np.r_[first, len(seen.time)][1:] - 1]
     rows["last_time"] = last[grid.places(rows["stay"].to_numpy())]
     given = {name: space.rows(f"SELECT * FROM {name} JOIN chosen USING (stay) ORDER BY ALL")
              for name in ("fluids", "vasopressors", "urine", "before_admission")}  # fmt: skip

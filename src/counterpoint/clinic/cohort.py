@@ -21,7 +21,7 @@ from counterpoint.clinic.columns import DOSES, FEATURES, MEASURED, FeatureSet
 from counterpoint.clinic.decisions import RewardRule, decisions, training_patients
 from counterpoint.clinic.imputation import imputed
 from counterpoint.clinic.scores import ratios, scores
-from counterpoint.clinic.septic import REASONS, judged
+from counterpoint.clinic.septic import REASONS, impossible, judged
 from counterpoint.clinic.steps import Report, Step, Workspace, workspace
 from counterpoint.errors import require
 from counterpoint.settings import Count, Positive, Share, check_settings
@@ -94,7 +94,9 @@ class SepsisCohort:
         yield judged(rows)
 
     def _cohort(self, space: Workspace) -> Iterator[pd.DataFrame]:
-        yield self._whole(space, "decision_blocs", 1.0)
+        """The rows of decisions. As published, impossible amounts are looked for around the definition only."""
+        rows = self._whole(space, "decision_blocs", 1.0)
+        yield rows if self.mode == "faithful" else rows[~rows["stay"].isin(impossible(rows))]
 
     def _whole(self, space: Workspace, table: str, most_missing: float) -> pd.DataFrame:
         """The blocs without a missing value, with scores and what is known of the stay."""
@@ -129,7 +131,8 @@ def attrition(space: Workspace) -> list[dict[str, Any]]:
     for reason, said in REASONS.items():
         gone = f"{gone}, '{reason}'" if gone else f"'{reason}'"
         left.append((said, f"SELECT count(*) FROM definition WHERE reason IS NULL OR reason NOT IN ({gone})"))
-    left.append(("with a record of decisions", "SELECT count(DISTINCT stay) FROM cohort"))
+    left.append(("with a record of decisions", "SELECT count(DISTINCT stay) FROM decision_blocs"))
+    left.append(("with possible amounts in it", "SELECT count(DISTINCT stay) FROM cohort"))
     return [{"step": said, "stays": int(space.value(query))} for said, query in left]
 
 

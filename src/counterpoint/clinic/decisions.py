@@ -35,12 +35,13 @@ def decisions(
     """The table as Arrow, and what was learned from it."""
     import pyarrow as pa
 
-    rows = space.rows("SELECT * FROM cohort ORDER BY stay, bloc")
+    rows = _single(space.rows("SELECT * FROM cohort ORDER BY stay, bloc"))
     training = training_patients(rows, *split)
     last = np.r_[changes(rows["stay"].to_numpy())[1:], True]
     died = rows[OUTCOME[rule]].to_numpy() == 1
-    fitted = {name: Bins(name).fit(name, rows.loc[training, name].to_numpy()) for name in ACTIONS}
-    bins = {name: column.codes(rows[name].to_numpy()) for name, column in fitted.items()}
+    doses = {name: rows[name].to_numpy(float) for name in ACTIONS}
+    fitted = {name: Bins(name).fit(name, dose[training]) for name, dose in doses.items()}
+    bins = {name: column.codes(doses[name]) for name, column in fitted.items()}
     columns = {
         "patient": rows["subject_id"], "stay": rows["stay"], "bloc": rows["bloc"].astype(np.int64),
         **{name: _plain(rows[name]) for name in features if name != "bloc"},
@@ -69,6 +70,11 @@ def rewards(rows: pd.DataFrame, last: np.ndarray, died: np.ndarray, rule: Reward
     state = torch.tensor(rows[list(CTRL46)].to_numpy(float), dtype=torch.float32)
     shaped = task.reward(state, torch.zeros(len(state), 1), state.roll(-1, 0)).double().numpy()
     return np.where(last, np.where(died, -task.end_reward, task.end_reward), shaped)
+
+
+def _single(rows: pd.DataFrame) -> pd.DataFrame:
+    """Numbers in single precision, as the loader keeps them: before cutting, so that a dose on a cut stays there."""
+    return rows.astype({name: np.float32 for name in rows if rows[name].dtype == np.float64})
 
 
 def _plain(column: pd.Series) -> pd.Series:

@@ -35,7 +35,7 @@ class Record(NamedTuple):
 
 def record(stay: np.ndarray, time: np.ndarray, variable: np.ndarray, value: np.ndarray) -> Record:
     """One row a time from one row a measurement; both in the order of stay and time."""
-    new = changes(stay) | changes(time)
+    new = (changes(stay) | changes(time))[: len(stay)]
     row = np.cumsum(new) - 1
     values = {}
     for name in VARIABLES:

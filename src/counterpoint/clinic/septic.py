@@ -15,6 +15,15 @@ REASONS = {
 }
 """Why a stay is left out, and what those that remain are said to be."""
 
+LIMITS = {"urine": ("output_4hourly", 12_000), "bilirubin": ("Total_bili", 10_000), "intake": ("input_4hourly", 10_000)}
+"""Amounts above which a record is taken to be wrong."""
+
+
+def impossible(rows: pd.DataFrame) -> np.ndarray:
+    """The stays with an amount above its limit."""
+    above = [rows[column] > limit for column, limit in LIMITS.values()]
+    return rows.loc[np.any(above, 0), "stay"].unique()
+
 
 def judged(rows: pd.DataFrame) -> pd.DataFrame:
     """One row a stay: its highest scores and the first reason that holds, None where the stay is in the cohort."""
@@ -22,9 +31,7 @@ def judged(rows: pd.DataFrame) -> pd.DataFrame:
     most = stays[["SOFA_with_dose", "SIRS", "max_dose_vaso", "output_4hourly", "input_4hourly", "Total_bili"]].max()
     last, blocs = stays.last(), stays.size()
     holds = {
-        "urine": most["output_4hourly"] > 12_000,
-        "bilirubin": most["Total_bili"] > 10_000,
-        "intake": most["input_4hourly"] > 10_000,
+        **{name: most[column] > limit for name, (column, limit) in LIMITS.items()},
         "withdrawn": _withdrawn(most, last, blocs),
         "dying": (last["died_within_48h_of_out_time"] == 1) & (last["delay_end_of_record_and_discharge_or_death"] < 24),
         "sofa": most["SOFA_with_dose"] < 2,

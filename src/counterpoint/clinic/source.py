@@ -50,7 +50,7 @@ def _open_csv(connection: "duckdb.DuckDBPyConnection", folder: Path, name: str) 
     require(len(found) == 1, f"'{folder}' has both '{found[0].name}' and '{found[-1].name}'; leave one of them there")
     file = found[0]
     # Everything as text: types that DuckDB guesses from the first rows differ from file to file.
-    table = f"read_csv({_text(str(file))}, header=true, all_varchar=true, quote='\"', escape='\"')"
+    table = f"read_csv({_text(str(file))}, header=true, all_varchar=true, delim=',', quote='\"', escape='\"')"
     _make_view(connection, name, table, _columns(connection, table, file), str(file))
     state = file.stat()
     return [file.name, state.st_size, state.st_mtime_ns]

@@ -1,0 +1,100 @@
+"""What `counterpoint mimic` takes as the database grows: `python benchmarks/mimic_scale.py DEMO [--times 1 10]`.
+
+The open demo of MIMIC-III is blown up: every table that holds patients is written N times, each time with other numbers of
+patients, admissions and stays. Every size is made in a process of its own, whose peak of memory is that size's; the raw
+files are written before. MIMIC-III itself has 436 times the CHARTEVENTS of the demo. The last line is JSON.
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from counterpoint.clinic.cohort import SepsisCohort
+from counterpoint.clinic.source import TABLES
+from counterpoint.report.results import markdown_table, provenance
+
+SHIFTED = {"subject_id": 1_000_000, "hadm_id": 1_000_000, "icustay_id": 1_000_000}
+"""What is added to the numbers of each further copy."""
+
+
+def blow_up(demo: Path, folder: Path, times: int) -> None:
+    """The demo `times` times over, packed as MIMIC-III is, with the columns that are read."""
+    import duckdb
+
+    folder.mkdir()
+    files = {file.name.lower().split(".")[0]: file for file in demo.iterdir()}
+    with duckdb.connect() as connection:
+        connection.execute("SET preserve_insertion_order = false; SET memory_limit = '2GB'")
+        for name, columns in TABLES.items():
+            named = [
+                f"CASE WHEN {column} IS NOT NULL THEN {column}::BIGINT + {SHIFTED[column]} * copy END AS {column}"
+                if column in SHIFTED
+                else column
+                for column in columns
+            ]
+            table = f"read_csv('{files[name]}', header=true, all_varchar=true, quote='\"', escape='\"')"
+            query = f"SELECT {', '.join(named)} FROM range({times}) AS copies(copy), {table}"
+            connection.execute(f"COPY ({query}) TO '{folder / name}.csv.gz' (HEADER, COMPRESSION gzip)")
+
+
+def measure(raw: Path, out: Path, memory: str, threads: int) -> dict[str, float]:
+    wall, processor = time.perf_counter(), time.process_time()
+    found = SepsisCohort().build(raw, out, lambda *_: None, memory, threads)
+    return {
+        "seconds": round(time.perf_counter() - wall, 1),
+        "processor_seconds": round(time.process_time() - processor, 1),
+        "peak_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
+        "database_gb": round(out.with_suffix(".duckdb").stat().st_size / 2**30, 3),
+        "stays": found["stays"],
+        "rows": found["rows"],
+    }
+
+
+def in_process(raw: Path, out: Path, told: argparse.Namespace) -> dict[str, float]:
+    words = [
+        sys.executable,
+        __file__,
+        str(raw),
+        "--measure",
+        str(out),
+        "--memory",
+        told.memory,
+        "--threads",
+        str(told.threads),
+    ]
+    finished = subprocess.run(words, capture_output=True, text=True, check=True)
+    return json.loads(finished.stdout.splitlines()[-1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("demo", type=Path, help="folder of the open demo")
+    parser.add_argument("--times", type=int, nargs="+", default=[1, 10])
+    parser.add_argument("--memory", default="4GB", help="of DuckDB")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
+    told = parser.parse_args()
+    if told.measure is not None:
+        print(json.dumps(measure(told.demo, told.measure, told.memory, told.threads)))
+        return
+    found = []
+    for times in told.times:
+        with tempfile.TemporaryDirectory() as folder:
+            blow_up(told.demo, Path(folder) / "raw", times)
+            raw = sum(file.stat().st_size for file in (Path(folder) / "raw").iterdir()) / 2**30
+            found.append(
+                {"times": times, "raw_gb": round(raw, 3)}
+                | in_process(Path(folder) / "raw", Path(folder) / "c.parquet", told)
+            )
+            print(found[-1], file=sys.stderr, flush=True)
+    print(markdown_table(found))
+    print(json.dumps({"sizes": found, "memory": told.memory, "threads": told.threads, **provenance()}))
+
+
+if __name__ == "__main__":
+    main()
