@@ -1,8 +1,8 @@
 """What `counterpoint mimic` takes as the database grows: `python benchmarks/mimic_scale.py DEMO [--times 1 10]`.
 
-The open demo of MIMIC-III is blown up: every table that holds patients is written N times, each time with other numbers of
-patients, admissions and stays. Every size is made in a process of its own, whose peak of memory is that size's; the raw
-files are written before. MIMIC-III itself has 436 times the CHARTEVENTS of the demo. The last line is JSON.
+The open demo of MIMIC-III is blown up: every table that holds patients is written N times, each time with other numbers
+of patients, admissions and stays. Every size is made in a process of its own, whose peak of memory is that size's; the
+raw files are written before. MIMIC-III itself has 436 times the CHARTEVENTS of the demo. The last line is JSON.
 """
 
 import argparse
@@ -56,17 +56,8 @@ def measure(raw: Path, out: Path, memory: str, threads: int) -> dict[str, float]
 
 
 def in_process(raw: Path, out: Path, told: argparse.Namespace) -> dict[str, float]:
-    words = [
-        sys.executable,
-        __file__,
-        str(raw),
-        "--measure",
-        str(out),
-        "--memory",
-        told.memory,
-        "--threads",
-        str(told.threads),
-    ]
+    words = [sys.executable, __file__, str(raw), "--measure", str(out), "--memory", told.memory,
+             "--threads", str(told.threads)]  # fmt: skip
     finished = subprocess.run(words, capture_output=True, text=True, check=True)
     return json.loads(finished.stdout.splitlines()[-1])
 
@@ -87,10 +78,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             blow_up(told.demo, Path(folder) / "raw", times)
             raw = sum(file.stat().st_size for file in (Path(folder) / "raw").iterdir()) / 2**30
-            found.append(
-                {"times": times, "raw_gb": round(raw, 3)}
-                | in_process(Path(folder) / "raw", Path(folder) / "c.parquet", told)
-            )
+            numbers = in_process(Path(folder) / "raw", Path(folder) / "cohort.parquet", told)
+            found.append({"times": times, "raw_gb": round(raw, 3)} | numbers)
             print(found[-1], file=sys.stderr, flush=True)
     print(markdown_table(found))
     print(json.dumps({"sizes": found, "memory": told.memory, "threads": told.threads, **provenance()}))

@@ -239,7 +239,7 @@ def test_infection_is_suspected_within_24_hours_after_and_72_before(tmp_path: Pa
 def test_exclusions_are_counted_one_after_the_other(tmp_path: Path) -> None:
     raw = ward(9)
     raw.add("outputevents", icustay_id=raw.who(0)["icustay_id"], charttime=at(5), itemid=40055, value=12_001)
-    raw.lab(1, 6.5, Total_bili=10_001.0)
+    raw.lab(1, 6.5, Total_bili=100_000.0)
     raw.fluid(2, 6, 225158, 10_001.0)
     for hour in range(40):
         raw.lab(3, hour + 0.25, Creatinine=1.0)
@@ -292,6 +292,26 @@ def test_cuts_are_quartiles_of_the_training_patients_doses_and_ties_make_fewer_b
     tied = made(raw, tmp_path)
     assert tied.attrs["cuts"]["input_4hourly"] == [500.0]
     assert set(tied["fluid_bin"]) == {0, 1, 2}
+
+
+def test_held_out_patients_give_no_value_to_others_unless_as_published(tmp_path: Path) -> None:
+    raw = ward()
+    held_out = set(made(raw, tmp_path, held_out=0.34).query("split == 'held out'")["stay"])
+    needy = next(number for number in range(6) if raw.who(number)["icustay_id"] not in held_out)
+    raw.rows["chartevents"] = [
+        row for row in raw.rows["chartevents"]
+        if row["itemid"] != 581 or row["icustay_id"] != raw.who(needy)["icustay_id"]
+    ]  # fmt: skip
+    for row in raw.rows["chartevents"]:
+        if row["icustay_id"] in held_out and row["itemid"] == 581:
+            row["value"] = row["valuenum"] = 250.0
+        elif row["itemid"] == 211 and (
+            row["icustay_id"] in held_out or row["icustay_id"] == raw.who(needy)["icustay_id"]
+        ):
+            row["value"] = row["valuenum"] = 100.0  # The needy patient is like those who are held out.
+    assert set(stay(made(raw, tmp_path, held_out=0.34), needy)["Weight_kg"]) == {80.0}
+    published = built(tmp_path / "raw", tmp_path / "published.parquet", held_out=0.34, mode="faithful")
+    assert set(stay(published, needy)["Weight_kg"]) == {250.0}
 
 
 def test_letter_case_packing_and_a_database_give_the_same_bytes(tmp_path: Path) -> None:

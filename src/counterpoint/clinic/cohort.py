@@ -66,9 +66,11 @@ class SepsisCohort:
         settings = {"mode": self.mode, "antibiotics": self.antibiotics}
         with workspace(raw, out.with_suffix(".duckdb"), settings, memory, threads, report) as space:
             space.run(self.steps())
-            table, found = decisions(space, FEATURES[self.features], self.reward, (self.held_out, self.seed))
+            rows = space.rows("SELECT * FROM cohort ORDER BY stay, bloc")
+            missing = {name: round(float(rows[f"{name}_missing"].mean()), 4) for name in MEASURED}
+            table, found = decisions(rows, FEATURES[self.features], self.reward, (self.held_out, self.seed))
             write_parquet(table, out)
-            return {"attrition": attrition(space), **found}
+            return {"attrition": attrition(space), **found, "missing_before_imputation": missing}
 
     def steps(self) -> list[Step]:
         """Every table in the order in which it is made."""
@@ -89,34 +91,43 @@ class SepsisCohort:
         ]
 
     def _definition(self, space: Workspace) -> Iterator[pd.DataFrame]:
-        """The highest scores of each suspected stay, and why it is left out where it is."""
-        rows = self._whole(space, "definition_blocs", MOST_MISSING)
-        yield judged(rows)
+        """The highest scores of each suspected stay, and why it is left out where it is.
+
+        Who will be held out is not known yet: anyone's values may stand for what was not measured.
+        """
+        rows = _blocs(space, "definition_blocs")
+        yield judged(self._whole(rows, np.ones(len(rows), dtype=bool), MOST_MISSING))
 
     def _cohort(self, space: Workspace) -> Iterator[pd.DataFrame]:
         """The rows of decisions. As published, impossible amounts are looked for around the definition only."""
-        rows = self._whole(space, "decision_blocs", 1.0)
-        yield rows if self.mode == "faithful" else rows[~rows["stay"].isin(impossible(rows))]
+        rows = _blocs(space, "decision_blocs")
+        if self.mode == "faithful":
+            yield self._whole(rows, np.ones(len(rows), dtype=bool), 1.0)
+        else:
+            rows = rows[~rows["stay"].isin(impossible(rows))].reset_index(drop=True)
+            yield self._whole(rows, training_patients(rows, self.held_out, self.seed), 1.0)
 
-    def _whole(self, space: Workspace, table: str, most_missing: float) -> pd.DataFrame:
+    def _whole(self, rows: pd.DataFrame, giving: np.ndarray, most_missing: float) -> pd.DataFrame:
         """The blocs without a missing value, with scores and what is known of the stay."""
-        rows = space.rows(
-            f"SELECT b.*, s.* EXCLUDE (stay) FROM {table} AS b JOIN stays AS s USING (stay) ORDER BY stay, bloc"
-        )
-        require(len(rows) > 0, f"no stay is left at step '{table}'; this is no MIMIC-III, or a very small part of it")
-        faithful, giving = self.mode == "faithful", training_patients(rows, self.held_out, self.seed)
-        giving = np.ones_like(giving) if faithful else giving
-        values = rows[list(MEASURED)].to_numpy(float)
+        faithful, values = self.mode == "faithful", rows[list(MEASURED)].to_numpy(float)
         used = (np.isnan(values).mean(0) <= most_missing) | np.isin(MEASURED, SCORED)
         names = [name for name, use in zip(MEASURED, used, strict=True) if use]
         whole = imputed(values[:, used], names, rows["stay"].to_numpy(), giving, faithful)
         missing = {f"{name}_missing": np.isnan(values[:, i]) for i, name in enumerate(MEASURED)}
         columns = {name: rows[name].to_numpy(float) for name in rows} | dict(zip(names, whole.T, strict=True))
-        columns |= ratios(columns, giving, faithful)
+        columns |= ratios(columns, giving)
         columns |= scores(columns, faithful)
         delay = {"delay_end_of_record_and_discharge_or_death": (columns["dischtime"] - columns["last_time"]) / 3600}
         kept = {name: rows[name] for name in ("subject_id", "hadm_id", "stay", "bloc", "start")}
         return pd.DataFrame(kept | {name: columns[name] for name in ROW} | delay | missing)
+
+
+def _blocs(space: Workspace, table: str) -> pd.DataFrame:
+    """The rows of a table of blocs with what is known of their stays."""
+    query = f"SELECT b.*, s.* EXCLUDE (stay) FROM {table} AS b JOIN stays AS s USING (stay) ORDER BY stay, bloc"
+    rows = space.rows(query)
+    require(len(rows) > 0, f"no stay is left at step '{table}'; this is no MIMIC-III, or a very small part of it")
+    return rows
 
 
 def attrition(space: Workspace) -> list[dict[str, Any]]:

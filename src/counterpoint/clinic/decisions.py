@@ -3,14 +3,14 @@
 action = 5·fluid + vasopressor      bin 0 is no dose, the other four are quarters of the training patients' doses
 """
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 import torch
 
-from counterpoint.clinic.columns import CTRL46, DOSES, MEASURED
-from counterpoint.clinic.steps import Workspace
+from counterpoint.clinic.columns import CTRL46, DOSES
 from counterpoint.data.doses import Bins
 from counterpoint.data.layout import changes
 from counterpoint.data.transitions import held_out_subjects
@@ -30,12 +30,12 @@ def training_patients(rows: pd.DataFrame, held_out: float, seed: int) -> np.ndar
 
 
 def decisions(
-    space: Workspace, features: tuple[str, ...], rule: RewardRule, split: tuple[float, int]
+    rows: pd.DataFrame, features: Sequence[str], rule: RewardRule, split: tuple[float, int]
 ) -> tuple[Any, dict[str, Any]]:
-    """The table as Arrow, and what was learned from it."""
+    """The table of rows in the order of stay and bloc, as Arrow, and what was learned from it."""
     import pyarrow as pa
 
-    rows = _single(space.rows("SELECT * FROM cohort ORDER BY stay, bloc"))
+    rows = _single(rows)
     training = training_patients(rows, *split)
     last = np.r_[changes(rows["stay"].to_numpy())[1:], True]
     died = rows[OUTCOME[rule]].to_numpy() == 1
@@ -57,7 +57,6 @@ def decisions(
         "died": int((last & died).sum()), "actions_used": len(np.unique(columns["action"])),
         "cuts": {name: list(column.cuts) for name, column in fitted.items()},
         "state": list(features),
-        "missing_before_imputation": {n: round(float(rows[f"{n}_missing"].mean()), 4) for n in MEASURED},
     }  # fmt: skip
     return pa.table({name: pa.array(np.asarray(column)) for name, column in columns.items()}), found
 

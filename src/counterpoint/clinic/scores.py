@@ -21,15 +21,14 @@ MISSED = -1
 """Points of a value that falls into no class."""
 
 
-def ratios(columns: Columns, giving: np.ndarray, faithful: bool) -> dict[str, np.ndarray]:
-    """PaO2/FiO2, and heart rate over systolic pressure with its highest thousandth cut."""
+def ratios(columns: Columns, giving: np.ndarray) -> dict[str, np.ndarray]:
+    """PaO2/FiO2, and heart rate over systolic pressure with the giving rows' highest thousandth cut."""
     with np.errstate(divide="ignore", invalid="ignore"):
         shock = np.where(columns["SysBP"] != 0, columns["HR"] / columns["SysBP"], np.nan)
-    learn = np.ones_like(giving) if faithful else giving
-    shock = np.where(np.isnan(shock), np.nanmean(shock[learn]), shock)
+    shock = np.where(np.isnan(shock), np.nanmean(shock[giving]), shock)
     return {
         "PaO2_FiO2": columns["paO2"] / columns["FiO2_1"],
-        "Shock_Index": np.minimum(shock, np.quantile(shock[learn], 0.999)),
+        "Shock_Index": np.minimum(shock, np.quantile(shock[giving], 0.999)),
     }
 
 
