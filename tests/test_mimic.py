@@ -463,3 +463,45 @@ def test_without_duckdb_one_line_names_the_extra(
 def test_a_database_without_anyone_septic_says_so(tmp_path: Path) -> None:
     with pytest.raises(CounterpointError, match="no stay is left"):
         made(RawMimic(), tmp_path)
+
+
+@pytest.mark.parametrize("features", FEATURES)
+def test_a_finished_cohort_with_the_ai_clinicians_columns_gives_the_same_decisions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], features: str
+) -> None:
+    own = made(ward(), tmp_path, held_out=0.34, features=features)
+    with duckdb.connect(str(tmp_path / "cohort.duckdb")) as base:
+        rows = base.execute("SELECT * EXCLUDE (subject_id, hadm_id, start) FROM cohort").df()
+    rows = rows.rename(columns={"stay": "icustayid"}).assign(age=rows["age"] * 365.25, charttime=0)
+    rows.sample(frac=1, random_state=0).to_csv(tmp_path / "MIMICtable.csv", index=False)
+    out = tmp_path / "read.parquet"
+    main(["cohort", str(tmp_path / "MIMICtable.csv"), "--out", str(out), "--features", features, "--held-out", "0.34"])
+    read = pd.read_parquet(out)
+    pd.testing.assert_frame_equal(
+        read.drop(columns="patient"), own.drop(columns="patient"), check_dtype=False, rtol=1e-5
+    )
+    assert "counterpoint fit" in capsys.readouterr().out
+
+
+def test_a_finished_cohort_with_mimic_sepsis_columns_keeps_its_actions_and_rewards(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = pd.DataFrame({"traj": [1, 1, 2, 2, 2], "step": [0, 1, 0, 1, 2], "m:icustayid": 0,
+                          "o:HR": [0.1, 0.2, 0.3, 0.4, 0.5], "o:SOFA": [1.0, 2, 3, 4, 5],
+                          "a:action": [0, 24, 7, 7, 1], "r:reward": [0, -1, 0, 0, 1]})  # fmt: skip
+    table.to_csv(tmp_path / "data.csv", index=False)
+    main(["cohort", str(tmp_path / "data.csv"), "--out", str(tmp_path / "read.parquet")])
+    read = pd.read_parquet(tmp_path / "read.parquet")
+    assert read["action"].tolist() == [0, 24, 7, 7, 1]
+    assert read["fluid_bin"].tolist() == [0, 4, 1, 1, 0]
+    assert read["died"].tolist() == [False, True, False, False, False]
+    assert read["survived"].tolist() == [False] * 4 + [True]
+    fit = tyro.cli(Command, args=shlex.split(capsys.readouterr().out.rpartition("next: counterpoint ")[2]))
+    assert isinstance(fit, Fit)
+    assert len(fit.columns.read(tmp_path / "read.parquet", 0.0, 0)) == 5
+    for flags, said in (((), "neither"), (("--reward", "raghu"), "--reward")):
+        broken = table.drop(columns="traj") if said == "neither" else table
+        broken.to_csv(tmp_path / "data.csv", index=False)
+        with pytest.raises(SystemExit):
+            main(["cohort", str(tmp_path / "data.csv"), "--out", str(tmp_path / "x.parquet"), *flags])
+        assert said in capsys.readouterr().err

@@ -15,7 +15,7 @@ from counterpoint.commands.compare import Compare
 from counterpoint.commands.demo import Demo
 from counterpoint.commands.evaluate import Evaluate
 from counterpoint.commands.fit import Fit
-from counterpoint.commands.mimic import Mimic
+from counterpoint.commands.mimic import Cohort, Mimic
 from counterpoint.commands.recommend import Recommend
 from counterpoint.commands.report import Report
 from counterpoint.commands.reproduce import Reproduce
@@ -39,6 +39,7 @@ Command = (
     | Annotated[RunStudy, tyro.conf.subcommand("run")]
     | Annotated[Demo, tyro.conf.subcommand("demo")]
     | Annotated[Mimic, tyro.conf.subcommand("mimic")]
+    | Annotated[Cohort, tyro.conf.subcommand("cohort")]
     | Annotated[Bench, tyro.conf.subcommand("bench")]
     | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
 )

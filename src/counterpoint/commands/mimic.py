@@ -1,4 +1,4 @@
-"""`counterpoint mimic`: septic patients of MIMIC-III from its raw files."""
+"""`counterpoint mimic` and `counterpoint cohort`: septic patients of MIMIC-III's raw files, or of a finished table."""
 
 import shlex
 from dataclasses import asdict, dataclass
@@ -8,6 +8,7 @@ from typing import Any
 import tyro
 
 from counterpoint.clinic.cohort import SepsisCohort
+from counterpoint.clinic.published import PublishedCohort
 from counterpoint.commands.console import progress, say, show
 from counterpoint.errors import require
 from counterpoint.report.results import provenance, write_json
@@ -37,22 +38,49 @@ class Mimic:
         with progress() as report:
             found = self.cohort.build(self.raw, self.out, report, self.memory, self.threads)
         manifest = self.out.with_suffix(".json")
-        command = fit_command(self.out, found, self.cohort)
+        command = fit_command(self.out, found, self.cohort.held_out, self.cohort.seed)
         write_json({"options": asdict(self.cohort), **found, "fit": command, "made_with": _versions()}, manifest)
         show(found["attrition"], "stays that each step left")
-        say(f"{found['rows']} rows of {found['stays']} stays in {self.out}, how it was made in {manifest}")
-        if found["died"] in (0, found["stays"]):
-            say("note: every stay ended alike, so no policy can be told from another by its outcomes")
-        say(f"next: {command}")
+        _say_what_is_there(self.out, found, command)
 
 
-def fit_command(out: Path, found: dict[str, Any], cohort: SepsisCohort) -> str:
+@dataclass(frozen=True)
+class Cohort:
+    """Make the same table of a finished cohort with the AI Clinician's or mimic_sepsis's columns. Writes a manifest.
+
+    Nothing of a patient is printed.
+    """
+
+    table: tyro.conf.Positional[Path]
+    """CSV or Parquet file."""
+    out: Path = Path("cohort.parquet")
+    """Parquet file for the table."""
+    cohort: tyro.conf.OmitArgPrefixes[PublishedCohort] = PublishedCohort()
+
+    def execute(self) -> None:
+        require(self.out.suffix == ".parquet", f"--out {self.out} is no Parquet file; give it the ending .parquet")
+        found = self.cohort.build(self.table, self.out)
+        command = fit_command(self.out, found, self.cohort.held_out, self.cohort.seed)
+        record = {"options": asdict(self.cohort), **found, "fit": command, "made_with": provenance()}
+        write_json(record, self.out.with_suffix(".json"))
+        _say_what_is_there(self.out, found, command)
+
+
+def _say_what_is_there(out: Path, found: dict[str, Any], command: str) -> None:
+    say(f"{found['rows']} rows of {found['stays']} stays in {out}, how it was made in {out.with_suffix('.json')}")
+    if found["died"] in (0, found["stays"]):
+        say("note: every stay ended alike, so no policy can be told from another by its outcomes")
+    say(f"next: {command}")
+
+
+def fit_command(out: Path, found: dict[str, Any], held_out: float, seed: int) -> str:
     """How the table is read: the doses cut where the training patients' were, and the same patients held out."""
     cuts = [f"{name}={','.join(map(str, places))}" for name, places in found["cuts"].items()]
+    action = ["--action", *found["cuts"], "--bins", *cuts] if cuts else ["--action", "fluid_bin", "vaso_bin"]
     words = ["counterpoint", "fit", "--run", "runs/sepsis", "--data", str(out), "--subject", "patient",
-             "--episode", "stay", "--time", "bloc", "--state", *found["state"], "--action", *found["cuts"],
-             "--bins", *cuts, "--reward", "reward", "--done", "died", "survived", "--gaps", "bridge",
-             "--held-out", str(cohort.held_out), "--seed", str(cohort.seed)]  # fmt: skip
+             "--episode", "stay", "--time", "bloc", "--state", *found["state"], *action, "--reward", "reward",
+             "--done", "died", "survived", "--gaps", "bridge", "--held-out", str(held_out),
+             "--seed", str(seed)]  # fmt: skip
     return shlex.join(words)
 
 
