@@ -1,5 +1,6 @@
 """MIMIC-III's septic patients: hand-made stays with known numbers, scores at their limits, kills, what is refused."""
 
+import gzip
 import hashlib
 import shlex
 import subprocess
@@ -448,6 +449,10 @@ def test_missing_tables_and_columns_and_wrong_values_are_one_line_each(
     assert "chartevents" in said.lower()
     assert "71001" not in said
     file.unlink()
+    packed = gzip.compress(text.encode(), mtime=0)
+    (folder / "chartevents.csv.gz").write_bytes(packed[: len(packed) // 2])
+    assert "chartevents" in refused(folder, capsys).lower()
+    (folder / "chartevents.csv.gz").unlink()
     assert "no CHARTEVENTS.csv" in refused(folder, capsys)
     assert "does not exist" in refused(tmp_path / "nowhere", capsys)
     assert ".parquet" in refused(folder, capsys, "--out", "table.csv")

@@ -100,12 +100,13 @@ def what_is_wrong(connection: "duckdb.DuckDBPyConnection", tables: list[str]) ->
     import duckdb
 
     for name in tables:
-        for column, kind in TABLES[name].items():
-            wrong = f"{column} IS NOT NULL AND TRY_CAST({column} AS {kind}) IS NULL"
-            try:
-                (count,) = connection.execute(f"SELECT count(*) FROM words_{name} WHERE {wrong}").fetchone() or (0,)
-            except duckdb.Error:
-                return f"{name.upper()} cannot be read to its end (a broken line or archive); download it again"
+        kinds = TABLES[name]
+        wrong = [f"count_if({c} IS NOT NULL AND TRY_CAST({c} AS {kind}) IS NULL)" for c, kind in kinds.items()]
+        try:
+            counts = connection.execute(f"SELECT {', '.join(wrong)} FROM words_{name}").fetchone() or ()
+        except duckdb.Error:
+            return f"{name.upper()} cannot be read to its end (a broken line or archive); download it again"
+        for (column, kind), count in zip(kinds.items(), counts, strict=True):
             if count:
                 return f"{column.upper()} of {name.upper()} has {count} values that are no {kind}; download it again"
     return "a table does not hold what MIMIC-III's does; download it again"

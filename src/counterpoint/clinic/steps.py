@@ -91,12 +91,12 @@ class Workspace:
                 f"INSERT OR REPLACE INTO {NOTES} VALUES (?, ?, ?)", [step.table, made_from, time.monotonic() - started]
             )
             self.connection.execute("COMMIT")
-        except (duckdb.DataError, duckdb.InvalidInputException):  # Their messages quote rows.
-            self.connection.execute("ROLLBACK")
-            raise CounterpointError(what_is_wrong(self.connection, read)) from None
         except duckdb.OutOfMemoryException:
             self.connection.execute("ROLLBACK")
             raise CounterpointError(f"step '{step.table}' needs more memory or disk; give more with --memory") from None
+        except (duckdb.DataError, duckdb.OperationalError, duckdb.InvalidInputException):  # Their messages quote rows.
+            self.connection.execute("ROLLBACK")
+            raise CounterpointError(what_is_wrong(self.connection, read)) from None
         except BaseException:
             self.connection.execute("ROLLBACK")
             raise
