@@ -122,7 +122,7 @@ class SepsisCohort:
         return pd.DataFrame(kept | {name: columns[name] for name in ROW} | delay | missing)
 
 
-def _blocs(space: Workspace, table: str) -> pd.DataFrame:
+def _blocs(space: Workspace, table: str) -> Any:
     """The rows of a table of blocs with what is known of their stays."""
     query = f"SELECT b.*, s.* EXCLUDE (stay) FROM {table} AS b JOIN stays AS s USING (stay) ORDER BY stay, bloc"
     rows = space.rows(query)

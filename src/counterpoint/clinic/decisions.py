@@ -52,8 +52,8 @@ def decisions(
         "split": np.where(training, "training", "held out"),
     }  # fmt: skip
     found = {
-        "stays": int(last.sum()), "rows": len(rows), "patients": int(rows["subject_id"].nunique()),
-        "training_patients": int(rows.loc[training, "subject_id"].nunique()),
+        "stays": int(last.sum()), "rows": len(rows), "patients": len(np.unique(rows["subject_id"].to_numpy())),
+        "training_patients": len(np.unique(rows["subject_id"].to_numpy()[training])),
         "died": int((last & died).sum()), "actions_used": len(np.unique(columns["action"])),
         "cuts": {name: list(column.cuts) for name, column in fitted.items()},
         "state": list(features),
@@ -76,7 +76,7 @@ def _single(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.astype({name: np.float32 for name in rows if rows[name].dtype == np.float64})
 
 
-def _plain(column: pd.Series) -> pd.Series:
+def _plain(column: Any) -> Any:
     """Flags as whole numbers, so that they read as categories."""
     flag = column.name in ("gender", "mechvent", "re_admission")
     return column.astype(np.int64) if flag else column

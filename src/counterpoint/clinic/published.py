@@ -63,7 +63,7 @@ class PublishedCohort:
         needed = {*features, *CTRL46, *DOSES, OUTCOME[rule]}
         _check(rows, sorted(needed), path)
         rows = rows.assign(stay=rows["icustayid"], subject_id=rows["icustayid"]).sort_values(["stay", "bloc"])
-        if rows["age"].max() > 200:  # Days, as published.
+        if rows["age"].to_numpy().max() > 200:  # Days, as published.
             rows["age"] = rows["age"] / DAYS
         table, found = decisions(rows.reset_index(drop=True), features, rule, (self.held_out, self.seed))
         return table, {"format": "AI Clinician", **found}
@@ -110,7 +110,7 @@ def _check(rows: pd.DataFrame, names: list[str], path: Path) -> None:
     absent = [name for name in names if name not in rows]
     require(not absent, f"'{path}' has no column {', '.join(absent)}; it is not the whole file")
     for name in names:
-        numbers = pd.to_numeric(rows[name], errors="coerce")
+        numbers: Any = pd.to_numeric(rows[name], errors="coerce")
         require(
             not numbers.isna().any(), f"column '{name}' of '{path}' has {numbers.isna().sum()} missing values; impute"
         )

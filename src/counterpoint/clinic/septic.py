@@ -1,5 +1,7 @@
 """Who is septic, and whose record cannot be learned from: at most one reason a stay, in the order of `REASONS`."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -27,7 +29,7 @@ def impossible(rows: pd.DataFrame) -> np.ndarray:
 
 def judged(rows: pd.DataFrame) -> pd.DataFrame:
     """One row a stay: its highest scores and the first reason that holds, None where the stay is in the cohort."""
-    stays = rows.groupby("stay", sort=True)
+    stays: Any = rows.groupby("stay", sort=True)  # pandas cannot tell its types.
     most = stays[["SOFA_with_dose", "SIRS", "max_dose_vaso", "output_4hourly", "input_4hourly", "Total_bili"]].max()
     last, blocs = stays.last(), stays.size()
     holds = {
@@ -43,7 +45,7 @@ def judged(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({name: np.asarray(column) for name, column in found.items()} | {"reason": reason})
 
 
-def _withdrawn(most: pd.DataFrame, last: pd.DataFrame, blocs: pd.Series) -> pd.Series:
+def _withdrawn(most: pd.DataFrame, last: pd.DataFrame, blocs: pd.Series) -> Any:
     """Those who died after a high dose of vasopressor had been stopped while they were as ill as ever.
 
     As published, only where no bloc lacks a row and the record is not the longest possible.

@@ -66,9 +66,9 @@ class Workspace:
                 self.made.append(step.table)
         self.report("steps", len(steps), len(steps))
 
-    def rows(self, query: str, *values: Any) -> "pd.DataFrame":
-        """The answer of a query; it must say its order."""
-        return self.connection.execute(query, list(values)).df()
+    def rows(self, query: str) -> Any:
+        """The answer of a query, which must say its order, as a DataFrame."""
+        return self.connection.execute(query).df()
 
     def value(self, query: str) -> Any:
         return (self.connection.execute(query).fetchone() or (None,))[0]
