@@ -63,8 +63,7 @@ class SepsisCohort:
 
     def build(self, raw: Path, out: Path, report: Report, memory: str = "4GB", threads: Positive = 2) -> dict[str, Any]:
         """Write the cohort; what it was made of, and how many stays each step left, is returned."""
-        settings = {"mode": self.mode, "antibiotics": self.antibiotics}
-        with workspace(raw, out.with_suffix(".duckdb"), settings, memory, threads, report) as space:
+        with workspace(raw, out.with_suffix(".duckdb"), {"mode": self.mode}, memory, threads, report) as space:
             space.run(self.steps())
             rows = space.rows("SELECT * FROM cohort ORDER BY stay, bloc")
             missing = {name: round(float(rows[f"{name}_missing"].mean()), 4) for name in MEASURED}

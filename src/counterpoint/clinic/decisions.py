@@ -37,28 +37,33 @@ def decisions(
 
     rows = _single(rows)
     training = training_patients(rows, *split)
-    last = np.r_[changes(rows["stay"].to_numpy())[1:], True]
-    died = rows[OUTCOME[rule]].to_numpy() == 1
     doses = {name: rows[name].to_numpy(float) for name in ACTIONS}
     fitted = {name: Bins(name).fit(name, dose[training]) for name, dose in doses.items()}
-    bins = {name: column.codes(doses[name]) for name, column in fitted.items()}
+    fluid, vasopressor = (fitted[name].codes(doses[name]) for name in ACTIONS)
     columns = {
         "patient": rows["subject_id"], "stay": rows["stay"], "bloc": rows["bloc"].astype(np.int64),
         **{name: _plain(rows[name]) for name in features if name != "bloc"},
         **{name: rows[name] for name in DOSES if name not in features},
-        "fluid_bin": bins[ACTIONS[0]], "vaso_bin": bins[ACTIONS[1]], "action": 5 * bins[ACTIONS[0]] + bins[ACTIONS[1]],
-        "reward": rewards(rows, last, died, rule),
-        "terminated": last, "died": last & died, "survived": last & ~died,
+        "fluid_bin": fluid, "vaso_bin": vasopressor, "action": 5 * fluid + vasopressor,
+        **_ends(rows, rule),
         "split": np.where(training, "training", "held out"),
     }  # fmt: skip
+    patient = rows["subject_id"].to_numpy()
     found = {
-        "stays": int(last.sum()), "rows": len(rows), "patients": len(np.unique(rows["subject_id"].to_numpy())),
-        "training_patients": len(np.unique(rows["subject_id"].to_numpy()[training])),
-        "died": int((last & died).sum()), "actions_used": len(np.unique(columns["action"])),
-        "cuts": {name: list(column.cuts) for name, column in fitted.items()},
-        "state": list(features),
+        "stays": int(columns["terminated"].sum()), "rows": len(rows), "patients": len(np.unique(patient)),
+        "training_patients": len(np.unique(patient[training])), "died": int(columns["died"].sum()),
+        "actions_used": len(np.unique(columns["action"])),
+        "cuts": {name: list(column.cuts) for name, column in fitted.items()}, "state": list(features),
     }  # fmt: skip
     return pa.table({name: pa.array(np.asarray(column)) for name, column in columns.items()}), found
+
+
+def _ends(rows: pd.DataFrame, rule: RewardRule) -> dict[str, np.ndarray]:
+    """Rewards, and how each stay ends on its last row."""
+    last = np.r_[changes(rows["stay"].to_numpy())[1:], True]
+    died = rows[OUTCOME[rule]].to_numpy() == 1
+    reward = rewards(rows, last, died, rule)
+    return {"reward": reward, "terminated": last, "died": last & died, "survived": last & ~died}
 
 
 def rewards(rows: pd.DataFrame, last: np.ndarray, died: np.ndarray, rule: RewardRule) -> np.ndarray:
