@@ -271,18 +271,18 @@ def test_every_order_of_commands_after_other_data_came_in(
 def test_a_step_run_again_makes_stale_what_was_made_from_it(name: str, bench: Bench, tmp_path: Path, capsys) -> None:
     """Another seed of any one step: all that followed from its result is refused, and all else stays."""
     run = bench.copy("cartpole", tmp_path / "run")
-    before = {part: Run(run).fingerprint(part) for part in PARTS}
+    before = {part: Run(run).fingerprint(part) for part in IN_A_SIMULATOR}
     step(name, run, "--seed", 7)
     made = STEPS[name][1]
     assert Run(run).fingerprint(made) != before[made]
-    stale = {part for part in PARTS if made in ancestors(part)}
-    assert {part for part in PARTS if not Run(run).has(part)} == stale
+    stale = {part for part in IN_A_SIMULATOR if made in ancestors(part)}
+    assert {part for part in IN_A_SIMULATOR if not Run(run).has(part)} == stale
     readers = [other for other, (reads, _) in STEPS.items() if set(reads) & stale]
     for other in readers:
         assert "was made from another" in refused(capsys, run, lambda n=other: step(n, run))
     for other in list(STEPS)[list(STEPS).index(name) + 1 :]:
         step(other, run)
-    assert all(Run(run).has(part) for part in PARTS)
+    assert all(Run(run).has(part) for part in IN_A_SIMULATOR)
 
 
 def ancestors(part: str) -> set[str]:
@@ -294,11 +294,11 @@ def test_the_record_says_what_every_part_was_made_from(bench: Bench) -> None:
     run = bench.fresh("cartpole")
     record = json.loads((run / RECORD).read_text())
     hashes = {}
-    for part in PARTS:
+    for part in IN_A_SIMULATOR:
         path = Run(run).path(part)
         file = path / "recipe.json" if path.is_dir() else path
         hashes[part] = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
-    assert set(record["parts"]) == set(PARTS)
+    assert set(record["parts"]) == set(IN_A_SIMULATOR)
     for part, entry in record["parts"].items():
         assert entry["fingerprint"] == hashes[part] == Run(run).fingerprint(part)
         assert entry["made_from"] == {parent: hashes[parent] for parent in PARENTS[part]}

@@ -10,6 +10,7 @@ from counterpoint.artifacts import write_text
 from counterpoint.commands.console import progress, say, show
 from counterpoint.commands.judging_flags import JudgingFlags
 from counterpoint.data.transitions import Transitions
+from counterpoint.errors import require
 from counterpoint.evaluation.off_policy.judge import judge
 from counterpoint.evaluation.off_policy.result import Estimate, Evaluation
 from counterpoint.evaluation.true_return import evaluate
@@ -40,6 +41,8 @@ class Evaluate:
     """Seed of everything random."""
 
     def execute(self) -> None:
+        require(self.trials > 0, f"{self.trials} trials say nothing; ask for 1 or more")
+        require(self.horizon >= 0, f"an episode of {self.horizon} steps cannot be; give 0 or more")
         run = Run(self.run)
         task = run.task
         if isinstance(task, KnownSCM) and not self.log:
