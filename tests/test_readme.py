@@ -60,7 +60,8 @@ def patients(count: int = 300) -> pd.DataFrame:
 def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the stranger's two tables; training is short, so that the lines are run and not waited for."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(training._Run, "finished", property(lambda run: run.progress.step >= min(300, run.schedule.steps)))
+    short = property(lambda run: run.progress.step >= min(300, run.schedule.steps))
+    monkeypatch.setattr(training._Run, "finished", short)
     table = patients()
     table.to_csv("patients.csv", index=False)
     new = table[table["patient"] < "0005"].drop(columns=["iv_ml", "vaso", "reward", "died", "discharged"])
