@@ -105,11 +105,6 @@ def resampled(subjects: int, draws: int, seed: int) -> Float[Tensor, "b subjects
     return counts.scatter_add_(1, drawn, torch.ones_like(counts))
 
 
-def one_left_out(subjects: int) -> Float[Tensor, "b subjects"]:
-    """The same for the tables that lack one subject each."""
-    return 1.0 - torch.eye(subjects, dtype=torch.double)
-
-
 def subject_folds(subjects: int, folds: int, seed: int) -> Int[Tensor, " subjects"]:
     """The fold of every subject: as many in each as in any other, but for one."""
     order = torch.randperm(subjects, generator=generator(seed, "folds of subjects"))

@@ -88,11 +88,6 @@ class Diagnostics:
     def __post_init__(self) -> None:
         check_settings(self)
 
-    @property
-    def effective_share(self) -> float:
-        """The effective sample size as a share of the subjects."""
-        return self.effective / self.subjects
-
 
 @dataclass(frozen=True)
 class BehaviourFound:
