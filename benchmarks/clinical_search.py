@@ -4,9 +4,11 @@
 searched in two SCMs fitted on them, the default one, which takes all patients for one, and random effects, which know
 that they differ, and in the simulator itself, where the search knows who is who and the policy does not. All are tried
 on the whole population. The gap is what the fit costs. `error` is that of one-step counterfactuals of the log, 1 where
-they are no better than the factual outcome. Drugs that change every five days teach little of HIV: `--hold 20` keeps
-each for twenty steps on average. Its equations are stiff, so searching in the truth wants a GPU (`--device cuda`);
-`--errors-only` fits both models and asks them for counterfactuals, no more.
+they are no better than the factual outcome. Drugs that change every five days teach little of HIV, whose healthy state
+no such log comes near: `--hold 20` keeps each for twenty steps on average, and `--trained` logs patients whom a rule
+treated that a short search in the simulator found, but for a share of random decisions. HIV's equations are stiff, so
+searching in the truth wants a GPU (`--device cuda`); `--errors-only` fits both models and asks them for
+counterfactuals, no more.
 
 `--task sepsis`: logs of patients whom a physician treated, 46 columns and 25 pairs of doses; Q-learning on the logged
 rows, CTRL_g (`--ctrl-g`) and the search in the same fitted SCM, tried on `--patients` others who are the same, with the
@@ -27,6 +29,7 @@ import counterpoint as cp
 from counterpoint.evaluation.counterfactual_error import questions
 from counterpoint.evaluation.statistics import paired_difference
 from counterpoint.evaluation.true_return import evaluate_many, returns
+from counterpoint.methods.behaviour import exploring
 from counterpoint.model import Model
 from counterpoint.report.results import markdown_table, provenance
 from counterpoint.seeding import derive, generator
@@ -75,16 +78,33 @@ def held(task: cp.KnownSCM, steps: float) -> BehaviourPolicy:
     return act
 
 
+def trained(task: cp.KnownSCM, told: argparse.Namespace) -> BehaviourPolicy:
+    """A rule that a short search in the simulator found, but for a share of decisions that are random."""
+    seed = derive(told.first_seed, "behaviour")
+    asked = cp.Job(cp.simulate(task, cp.random_policy(task), told.subjects, 2, seed), seed)
+    found = in_truth(SHORT, task).fit_many([asked], task, device=told.device)[0]
+    return exploring(found.selected.to("cpu"), task, told.trained)
+
+
+def in_truth(search: cp.Search, task: cp.KnownSCM) -> cp.Search:
+    """The same search in the simulator of the whole population."""
+    return replace(search, model=cp.Truth(task, population=True), draws=None, starts=20, sees_factor=False)
+
+
 def against_the_truth(told: argparse.Namespace) -> dict[str, Any]:
     """The rules searched in fitted SCMs beside the rule searched in the truth."""
     task = task_of(told.task, told.subjects)
     steps = told.steps or task.horizon
+    logged = trained(task, told) if told.trained else held(task, told.hold)
     jobs = [
-        cp.Job(cp.simulate(task, held(task, told.hold), told.subjects, steps, seed, stop_at_failure=True), seed)
+        cp.Job(cp.simulate(task, logged, told.subjects, steps, seed, stop_at_failure=True), seed)
         for seed in seeds(told)
     ]
+    rows = torch.cat([job.data.reward for job in jobs])
+    print(f"mean reward of a logged step {float(rows.mean()):.3g}, the highest {float(rows.max()):.3g}", flush=True)
     base = SHORT if told.short else cp.Search()
-    truth = replace(base, model=cp.Truth(task, population=True), draws=None, starts=20, sees_factor=False)
+    base = replace(base, schedule=replace(base.schedule, steps=told.rounds or base.schedule.steps, patience=0))
+    truth = in_truth(base, task)
     effects = replace(base, model=cp.RandomEffects(), sees_factor=False)
     searches = {"the default SCM": base, "random effects": effects}
     if not told.errors_only:
@@ -111,7 +131,9 @@ def searched_in(
         true = evaluate_many(policies, task, told.subjects, 0).mean(1)
         inside = sum(policy.return_in_model for policy in policies) / len(policies)
         found |= {"true return": float(true.mean()), "lowest": float(true.min()), "in model": inside}
-    return {**found, "seconds": time.perf_counter() - begun}
+    found["seconds"] = time.perf_counter() - begun
+    print(json.dumps(found), flush=True)
+    return found
 
 
 def counterfactual_error_of(model: Model, task: cp.KnownSCM, log: cp.Transitions) -> float:
@@ -162,7 +184,7 @@ class SepsisArms:
     def learned(self) -> dict[str, Callable[[], Sequence[Any]]]:
         """Every learner as a function; the models that they share are fitted first."""
         general = cp.General(learner=replace(Q_LEARNING, schedule=replace(Q_LEARNING.schedule, check_every=500)))
-        schedule = replace(SEARCH.schedule, steps=self.told.rounds)
+        schedule = replace(SEARCH.schedule, steps=self.told.rounds or SEARCH.schedule.steps)
         search = replace(SEARCH, schedule=schedule, support_price=self.told.support_price)
         device, jobs, task = self.told.device, self.jobs, self.task
         arms: dict[str, Callable[[], Sequence[Any]]] = {
@@ -201,7 +223,7 @@ def among_arms(told: argparse.Namespace) -> dict[str, Any]:
     print_table(table)
     return {
         "patients": told.patients,
-        "rounds": told.rounds,
+        "rounds": told.rounds or SEARCH.schedule.steps,
         "support_price": told.support_price,
         "values": values,
         "table": table,
@@ -228,10 +250,13 @@ def main() -> None:
         "--steps", type=int, default=0, help="of a log of tumour or hiv; the task's horizon unless told"
     )
     parser.add_argument("--hold", type=float, default=1.0, help="steps that a treatment of tumour or hiv is held for")
+    parser.add_argument(
+        "--trained", type=float, default=0.0, help="of tumour and hiv: log by a trained rule with this share at random"
+    )
     parser.add_argument("--short", action="store_true", help="of tumour and hiv: a shorter search, in all models alike")
     parser.add_argument("--errors-only", action="store_true", help="of tumour and hiv: search nothing")
     parser.add_argument("--patients", type=int, default=2000, help="of sepsis, whom policies are tried on")
-    parser.add_argument("--rounds", type=int, default=SEARCH.schedule.steps, help="of sepsis' search")
+    parser.add_argument("--rounds", type=int, default=0, help="of a search; its own number unless told")
     parser.add_argument("--support-price", type=float, default=SEARCH.support_price, help="of sepsis' search")
     parser.add_argument("--ctrl-g", action="store_true", help="of sepsis: also Q-learning on counterfactual rows")
     told = parser.parse_args()
