@@ -37,6 +37,7 @@ from counterpoint.simulation.trials import BehaviourPolicy
 from counterpoint.tasks import hiv, sepsis, tumour
 
 SUBJECTS = {"tumour": 200, "hiv": 200, "sepsis": 500}
+MODELS = {"truth": "the truth", "default": "the default SCM", "effects": "random effects"}
 ASKED = 5000
 """Logged rows whose counterfactuals are compared with the truth."""
 HUBER = 15.0
@@ -105,13 +106,13 @@ def against_the_truth(told: argparse.Namespace) -> dict[str, Any]:
     base = SHORT if told.short else cp.Search()
     base = replace(base, schedule=replace(base.schedule, steps=told.rounds or base.schedule.steps, patience=0))
     truth = in_truth(base, task)
+    base = replace(base, support_price=told.support_price or 0.0)
     effects = replace(base, model=cp.RandomEffects(), sees_factor=False)
-    searches = {"the default SCM": base, "random effects": effects}
-    if not told.errors_only:
-        searches = {"the truth": truth, **searches}
-    table = [searched_in(name, search, jobs, task, told) for name, search in searches.items()]
+    searches = {"truth": truth, "default": base, "effects": effects}
+    asked = [name for name in told.models if name != "truth" or not told.errors_only]
+    table = [searched_in(MODELS[name], searches[name], jobs, task, told) for name in asked]
     print_table(table)
-    if told.errors_only:
+    if asked[0] != "truth":
         return {"table": table}
     best = table[0]["true return"]
     return {"share_of_the_best": {each["searched in"]: each["true return"] / best for each in table}, "table": table}
@@ -185,7 +186,7 @@ class SepsisArms:
         """Every learner as a function; the models that they share are fitted first."""
         general = cp.General(learner=replace(Q_LEARNING, schedule=replace(Q_LEARNING.schedule, check_every=500)))
         schedule = replace(SEARCH.schedule, steps=self.told.rounds or SEARCH.schedule.steps)
-        search = replace(SEARCH, schedule=schedule, support_price=self.told.support_price)
+        search = replace(SEARCH, schedule=schedule, support_price=support_price(self.told))
         device, jobs, task = self.told.device, self.jobs, self.task
         arms: dict[str, Callable[[], Sequence[Any]]] = {
             "D3QN": lambda: Q_LEARNING.fit_many(jobs, task, self.monitor.stage("D3QN"), device)
@@ -224,10 +225,14 @@ def among_arms(told: argparse.Namespace) -> dict[str, Any]:
     return {
         "patients": told.patients,
         "rounds": told.rounds or SEARCH.schedule.steps,
-        "support_price": told.support_price,
+        "support_price": support_price(told),
         "values": values,
         "table": table,
     }
+
+
+def support_price(told: argparse.Namespace) -> float:
+    return SEARCH.support_price if told.support_price is None else told.support_price
 
 
 def seeds(told: argparse.Namespace) -> range:
@@ -257,7 +262,14 @@ def main() -> None:
     parser.add_argument("--errors-only", action="store_true", help="of tumour and hiv: search nothing")
     parser.add_argument("--patients", type=int, default=2000, help="of sepsis, whom policies are tried on")
     parser.add_argument("--rounds", type=int, default=0, help="of a search; its own number unless told")
-    parser.add_argument("--support-price", type=float, default=SEARCH.support_price, help="of sepsis' search")
+    parser.add_argument(
+        "--models", nargs="+", choices=tuple(MODELS), default=list(MODELS), help="of tumour and hiv: searched in"
+    )
+    parser.add_argument(
+        "--support-price",
+        type=float,
+        help="of leaving the log; 1 in sepsis and 0 elsewhere unless told",
+    )
     parser.add_argument("--ctrl-g", action="store_true", help="of sepsis: also Q-learning on counterfactual rows")
     told = parser.parse_args()
     told.subjects = told.subjects or SUBJECTS[told.task]
