@@ -85,17 +85,17 @@ def nearest(actions: Discrete, features: Float[Tensor, "*n a"]) -> Float[Tensor,
     ‖f − t‖² is least where f·t − ‖t‖²/2 is largest, which is one matrix product; `cdist` was two thirds of a plan. All
     is measured in ranges of the columns: squares of millilitres would swallow micrograms in single precision.
     """
-    table, unit, near, length = _measured(actions, features.device, features.dtype)
-    nearness = torch.addmm(length, (features * unit).reshape(-1, actions.width), near)
-    return table[nearness.argmax(-1)].view(features.shape)
+    table, near, length = _measured(actions, features.device, features.dtype)
+    nearness = torch.addmm(length, features.reshape(-1, near.shape[0]), near)
+    return table.index_select(0, nearness.argmax(-1)).view(features.shape)
 
 
 @lru_cache(maxsize=64)
-def _measured(actions: Discrete, device: torch.device, kind: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """All actions' features t, the units of the columns, the features in these units, and −‖t‖²/2 of those."""
+def _measured(actions: Discrete, device: torch.device, kind: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """All actions' features t; with the units c of the columns, what f is multiplied by, t/c²; and −‖t/c‖²/2."""
     table, unit = (torch.tensor(values, device=device).to(kind) for values in (actions.values, _units(actions)))
     near = table * unit
-    return table, unit, near.mT.contiguous(), -near.square().sum(-1) / 2
+    return table, (near * unit).mT.contiguous(), -near.square().sum(-1) / 2
 
 
 @lru_cache(maxsize=64)

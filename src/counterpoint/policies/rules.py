@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from counterpoint.data.schema import Schema
-from counterpoint.data.spaces import ActionSpace, Box, Discrete, constant, nearest
+from counterpoint.data.spaces import ActionSpace, Box, Discrete, nearest
 from counterpoint.errors import require
 from counterpoint.settings import Widths, check_settings
 
@@ -95,8 +95,8 @@ class OrderedDose(Rule):
         return actions.width
 
     def choose(self, scores: Float[Tensor, "*n o"], actions: ActionSpace) -> Float[Tensor, "*n a"]:
-        middle, half = _middle(actions)
-        dose = torch.addcmul(constant(middle, scores.device), torch.tanh(scores), constant(half, scores.device))
+        middle, half = _middle_on(actions, scores.device)
+        dose = torch.addcmul(middle, torch.tanh(scores), half)
         return nearest(actions, dose) if isinstance(actions, Discrete) else dose
 
     def sentences(self, weights: Float[Tensor, "s o"], bias: Float[Tensor, " o"], schema: Schema) -> list[str]:
@@ -133,6 +133,13 @@ def _middle(actions: ActionSpace) -> tuple[tuple[float, ...], tuple[float, ...]]
     """The middle of the space and half its range, column by column."""
     ends = list(zip(actions.low, actions.high, strict=True))
     return tuple((low + high) / 2 for low, high in ends), tuple((high - low) / 2 for low, high in ends)
+
+
+@lru_cache(maxsize=64)
+def _middle_on(actions: ActionSpace, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The same as tensors that stay on a device."""
+    middle, half = _middle(actions)
+    return torch.tensor(middle, device=device), torch.tensor(half, device=device)
 
 
 def listed(actions: ActionSpace) -> Discrete:

@@ -60,7 +60,6 @@ class SearchedPolicy(Policy):
         recipe, rule, categories, actions = first.recipe, first.rule, first.schema.categories, first.actions
         maps = [torch.cat(parts) for parts in zip(*(policy._raw() for policy in policies), strict=True)]
 
-        @torch.no_grad()
         def act(state: Float[Tensor, "k n s"], theta: Float[Tensor, "k n t"]) -> Float[Tensor, "k n a"]:
             return rule.choose(rule.through(maps, recipe.told(state, theta, categories)), actions)
 
