@@ -2,10 +2,15 @@
 
 import gzip
 import hashlib
+import os
 import shlex
+import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Event, Timer
+from time import monotonic
 
 import duckdb
 import numpy as np
@@ -14,12 +19,13 @@ import pytest
 import tyro
 
 from counterpoint.cli import Command, main
+from counterpoint.clinic import reading
 from counterpoint.clinic.cohort import SepsisCohort
 from counterpoint.clinic.columns import FEATURES
 from counterpoint.clinic.decisions import rewards
 from counterpoint.clinic.imputation import imputed
 from counterpoint.clinic.scores import published_sirs, published_sofa, scores
-from counterpoint.clinic.steps import Step, workspace
+from counterpoint.clinic.steps import Step, Workspace, workspace
 from counterpoint.commands.fit import Fit
 from counterpoint.errors import CounterpointError
 from counterpoint.tasks.sepsis_columns import COLUMNS
@@ -424,6 +430,51 @@ def test_a_failed_step_leaves_no_table(tmp_path: Path) -> None:
         with pytest.raises(RuntimeError):
             space.run([Step("a", make=broken)])
         assert ("a",) not in space.connection.execute("SHOW TABLES").fetchall()
+
+
+def test_ctrl_c_stops_a_query_at_once_and_the_next_run_goes_on(tmp_path: Path) -> None:
+    raw = ward(1).write(tmp_path / "raw")
+    one = lambda space: iter([pd.DataFrame({"x": [1]})])
+    press = Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+
+    def endless(space: Workspace):
+        press.start()
+        yield space.rows("SELECT count(*) AS n FROM range(1000000000000) AS r(i) WHERE i % 7 = 3")
+
+    def ran(second: Callable[[Workspace], Iterator[pd.DataFrame]]) -> list[str]:
+        with workspace(raw, tmp_path / "steps.duckdb", {}, "1GB", 1, lambda *_: None) as space:
+            space.run([Step("a", make=one), Step("b", make=second)])
+            return space.made
+
+    before, started = signal.signal(signal.SIGINT, signal.default_int_handler), monotonic()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            ran(endless)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert monotonic() - started < 10
+    assert ran(one) == ["b"]
+
+
+@pytest.mark.skipif(not reading.OPEN.is_dir(), reason="this system does not say how far a file was read")
+def test_progress_is_how_far_the_files_were_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "SECONDS", 0.01)
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_bytes(bytes(100))
+    second.write_bytes(bytes(300))
+    seen, half = [], Event()
+
+    def report(done: int, total: int) -> None:
+        seen.append((done, total))
+        if done >= 50:
+            half.set()
+
+    with first.open("rb", 0) as one, second.open("rb", 0) as other, reading.watched([first, second], report):
+        one.read(50)
+        other.read(150)
+        assert half.wait(20)
+    assert (50, 100) in seen
+    assert seen[-1] == (100, 100)
 
 
 def refused(folder: Path, capsys: pytest.CaptureFixture[str], *flags: str) -> str:

@@ -61,7 +61,9 @@ class SepsisCohort:
         check_settings(self)
         require(self.held_out < 1, "held_out=1 leaves nobody to learn cuts from; give a share below 1")
 
-    def build(self, raw: Path, out: Path, report: Report, memory: str = "4GB", threads: Positive = 2) -> dict[str, Any]:
+    def build(
+        self, raw: Path | str, out: Path, report: Report, memory: str = "4GB", threads: Positive = 2
+    ) -> dict[str, Any]:
         """Write the cohort; what it was made of, and how many stays each step left, is returned."""
         with workspace(raw, out.with_suffix(".duckdb"), {"mode": self.mode}, memory, threads, report) as space:
             space.run(self.steps())

@@ -1,11 +1,14 @@
-"""The raw tables of MIMIC-III: a folder of CSV files, packed or not, or a DuckDB file, as views of the same columns.
+"""The raw tables of MIMIC-III as views of the same columns: a folder of CSV files, packed or not, or a database.
 
 No message holds a value of a row: DuckDB's own messages quote the line that it could not read.
 """
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from counterpoint.clinic import postgres
+from counterpoint.clinic.postgres import quoted
 from counterpoint.errors import CounterpointError, require
 
 if TYPE_CHECKING:
@@ -34,33 +37,59 @@ TABLES = {
 """What is read of MIMIC-III: tables, columns and their types."""
 SCHEMAS = ("mimiciii", "main")
 """Where the tables of a DuckDB file may stand."""
+BROKEN_FILE = "a line or the archive is broken: download it again"
+BROKEN_TABLE = "load it again"
+LOST_SERVER = "the server ended the connection, or a value is damaged: look at its log"
 
 
-def open_source(connection: "duckdb.DuckDBPyConnection", path: Path) -> dict[str, list[object]]:
-    """Views raw_NAME of every table, and what tells whether the files are still the same."""
+@dataclass(frozen=True)
+class Source:
+    """The views raw_NAME of every table, and what is known of what they show."""
+
+    state: dict[str, list[object]]
+    """What tells, table by table, whether it is still the same."""
+    fix: str
+    """What to do about a table that cannot be read to its end."""
+    files: dict[str, Path] = field(default_factory=dict)
+    """The file of each table, where it has one of its own."""
+
+
+def open_source(connection: "duckdb.DuckDBPyConnection", raw: Path | str) -> Source:
+    """Views of every table of a folder, a DuckDB file or a Postgres database."""
+    if postgres.is_postgres(raw):
+        return _open_postgres(connection, str(raw))
+    path = Path(raw)
     if path.is_dir():
-        return {name: _open_csv(connection, path, name) for name in TABLES}
-    require(path.is_file(), f"'{path}' does not exist; name the folder of MIMIC-III's CSV files or a DuckDB file of it")
+        return _open_folder(connection, path)
+    require(
+        path.is_file(),
+        f"'{path}' does not exist; name the folder of MIMIC-III's CSV files, a DuckDB file or postgresql://…",
+    )
     return _open_database(connection, path)
 
 
-def _open_csv(connection: "duckdb.DuckDBPyConnection", folder: Path, name: str) -> list[object]:
+def _open_folder(connection: "duckdb.DuckDBPyConnection", folder: Path) -> Source:
+    files = {name: _file_of(folder, name) for name in TABLES}
+    for name, file in files.items():
+        # Everything as text: types that DuckDB guesses from the first rows differ from file to file.
+        table = f"read_csv({quoted(str(file))}, header=true, all_varchar=true, delim=',', quote='\"', escape='\"')"
+        _make_view(connection, name, table, _columns(connection, table, file), str(file))
+    states = {name: file.stat() for name, file in files.items()}
+    return Source({n: [files[n].name, s.st_size, s.st_mtime_ns] for n, s in states.items()}, BROKEN_FILE, files)
+
+
+def _file_of(folder: Path, name: str) -> Path:
     found = sorted(file for file in folder.iterdir() if file.name.lower() in (f"{name}.csv", f"{name}.csv.gz"))
     require(bool(found), f"'{folder}' has no {name.upper()}.csv or {name.upper()}.csv.gz; download all of MIMIC-III")
     require(len(found) == 1, f"'{folder}' has both '{found[0].name}' and '{found[-1].name}'; leave one of them there")
-    file = found[0]
-    # Everything as text: types that DuckDB guesses from the first rows differ from file to file.
-    table = f"read_csv({_text(str(file))}, header=true, all_varchar=true, delim=',', quote='\"', escape='\"')"
-    _make_view(connection, name, table, _columns(connection, table, file), str(file))
-    state = file.stat()
-    return [file.name, state.st_size, state.st_mtime_ns]
+    return found[0]
 
 
-def _open_database(connection: "duckdb.DuckDBPyConnection", path: Path) -> dict[str, list[object]]:
+def _open_database(connection: "duckdb.DuckDBPyConnection", path: Path) -> Source:
     import duckdb
 
     try:
-        connection.execute(f"ATTACH {_text(str(path))} AS source (READ_ONLY)")
+        connection.execute(f"ATTACH {quoted(str(path))} AS source (READ_ONLY)")
     except duckdb.Error:
         raise CounterpointError(f"'{path}' is no DuckDB file, or in use; name one, or a folder") from None
     listed = connection.execute(
@@ -74,10 +103,18 @@ def _open_database(connection: "duckdb.DuckDBPyConnection", path: Path) -> dict[
             raise CounterpointError(f"'{path}' has no table mimiciii.{name}; load the whole of MIMIC-III into it")
         _make_view(connection, name, table, _columns(connection, table, path), f"{path}, table {name}")
     state = path.stat()
-    return {name: [path.name, state.st_size, state.st_mtime_ns] for name in TABLES}
+    return Source({name: [path.name, state.st_size, state.st_mtime_ns] for name in TABLES}, BROKEN_TABLE)
 
 
-def _columns(connection: "duckdb.DuckDBPyConnection", table: str, where: Path) -> set[str]:
+def _open_postgres(connection: "duckdb.DuckDBPyConnection", words: str) -> Source:
+    postgres.attach(connection, words)
+    found = postgres.tables(connection, TABLES)
+    for name, (table, _) in found.items():
+        _make_view(connection, name, table, _columns(connection, table, name), f"Postgres, table {name}")
+    return Source({name: state for name, (_, state) in found.items()}, LOST_SERVER)
+
+
+def _columns(connection: "duckdb.DuckDBPyConnection", table: str, where: Path | str) -> set[str]:
     import duckdb
 
     try:
@@ -95,7 +132,7 @@ def _make_view(connection: "duckdb.DuckDBPyConnection", name: str, table: str, h
     connection.execute(f"CREATE OR REPLACE TEMP VIEW words_{name} AS SELECT {words} FROM {table}")
 
 
-def what_is_wrong(connection: "duckdb.DuckDBPyConnection", tables: list[str]) -> str:
+def what_is_wrong(connection: "duckdb.DuckDBPyConnection", tables: list[str], fix: str) -> str:
     """Which column of these raw tables holds something else than it should; no value is named."""
     import duckdb
 
@@ -105,12 +142,8 @@ def what_is_wrong(connection: "duckdb.DuckDBPyConnection", tables: list[str]) ->
         try:
             counts = connection.execute(f"SELECT {', '.join(wrong)} FROM words_{name}").fetchone() or ()
         except duckdb.Error:
-            return f"{name.upper()} cannot be read to its end (a broken line or archive); download it again"
+            return f"{name.upper()} cannot be read to its end; {fix}"
         for (column, kind), count in zip(kinds.items(), counts, strict=True):
             if count:
                 return f"{column.upper()} of {name.upper()} has {count} values that are no {kind}; download it again"
     return "a table does not hold what MIMIC-III's does; download it again"
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"

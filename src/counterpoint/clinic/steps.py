@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from counterpoint.artifacts import digest
-from counterpoint.clinic.source import open_source, what_is_wrong
+from counterpoint.clinic.reading import watched
+from counterpoint.clinic.source import Source, open_source, what_is_wrong
 from counterpoint.errors import CounterpointError
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ class Workspace:
     connection: "duckdb.DuckDBPyConnection"
     settings: dict[str, str]
     """What a query asks by getvariable('name')."""
-    source: dict[str, list[object]]
+    source: Source
     report: Report
     made: list[str] = field(default_factory=list)
     """Tables that this run had to make."""
@@ -59,7 +61,7 @@ class Workspace:
             self.report("steps", number, len(steps))
             text = step.recipe()
             asked = {name: self.settings[name] for name in sorted(set(re.findall(r"getvariable\('(\w+)'\)", text)))}
-            read = {name: self.source[name] for name in sorted(set(re.findall(r"\braw_(\w+)", text)))}
+            read = {name: self.source.state[name] for name in sorted(set(re.findall(r"\braw_(\w+)", text)))}
             parent = digest([parent, step.table, text, asked, read])
             if not self._has(step.table, parent):
                 self._make(step, text, parent, list(read))
@@ -84,7 +86,9 @@ class Workspace:
         self.connection.execute("BEGIN")
         try:
             if step.make is None:
-                self.connection.execute(f"CREATE OR REPLACE TABLE {step.table} AS {text}")
+                files = [self.source.files[name] for name in read if name in self.source.files]
+                with watched(files, partial(self.report, f"table {step.table}")):
+                    self.connection.execute(f"CREATE OR REPLACE TABLE {step.table} AS {text}")
             else:
                 self._fill(step.table, step.make(self))
             self.connection.execute(
@@ -96,7 +100,7 @@ class Workspace:
             raise CounterpointError(f"step '{step.table}' needs more memory or disk; give more with --memory") from None
         except (duckdb.DataError, duckdb.OperationalError, duckdb.InvalidInputException):  # Their messages quote rows.
             self.connection.execute("ROLLBACK")
-            raise CounterpointError(what_is_wrong(self.connection, read)) from None
+            raise CounterpointError(what_is_wrong(self.connection, read, self.source.fix)) from None
         except BaseException:
             self.connection.execute("ROLLBACK")
             raise
@@ -111,7 +115,7 @@ class Workspace:
 
 @contextmanager
 def workspace(
-    raw: Path, file: Path, settings: dict[str, str], memory: str, threads: int, report: Report
+    raw: Path | str, file: Path, settings: dict[str, str], memory: str, threads: int, report: Report
 ) -> Iterator[Workspace]:
     """Open or begin the database file `file` on the raw tables."""
     connection = _connect(file)
@@ -120,6 +124,10 @@ def workspace(
         for name, value in settings.items():
             connection.execute(f"SET VARIABLE {name} = '{value}'")
         yield Workspace(connection, settings, open_source(connection, raw), report)
+    except RuntimeError as error:
+        if str(error) == "Query interrupted":  # So DuckDB says that somebody pressed Ctrl-C.
+            raise KeyboardInterrupt from None
+        raise
     finally:
         connection.close()
 

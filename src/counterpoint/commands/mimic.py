@@ -23,8 +23,9 @@ class Mimic:
     it makes again only what depends on them. Nothing of a patient is printed.
     """
 
-    raw: tyro.conf.Positional[Path]
-    """Folder of MIMIC-III's CSV files (.csv or .csv.gz), or a DuckDB file with them in the schema mimiciii."""
+    raw: tyro.conf.Positional[str]
+    """Folder of MIMIC-III's CSV files (.csv or .csv.gz), or a database with them in the schema mimiciii: a DuckDB file,
+    or Postgres by postgresql://… or words like 'dbname=mimic host=…'."""
     out: Path = Path("cohort.parquet")
     """Parquet file for the table."""
     cohort: tyro.conf.OmitArgPrefixes[SepsisCohort] = SepsisCohort()

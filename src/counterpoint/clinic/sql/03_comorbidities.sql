@@ -44,12 +44,13 @@ WITH listed (comorbidity, codes) AS (VALUES
     ('depression', ['2962', '2963', '2965', '3004', '309', '311'])
 ), code AS (
     SELECT comorbidity, unnest(codes) AS code FROM listed
-), found AS (
-    SELECT DISTINCT hadm_id, comorbidity
-    FROM raw_diagnoses_icd
+), beginning AS (
     -- Codes have 3 to 5 characters, so an equality of each length finds every beginning.
-    JOIN code ON code.code IN (left(icd9_code, 3), left(icd9_code, 4), left(icd9_code, 5))
+    SELECT hadm_id, unnest([left(icd9_code, 3), left(icd9_code, 4), left(icd9_code, 5)]) AS code
+    FROM raw_diagnoses_icd
     WHERE seq_num <> 1
+), found AS (
+    SELECT DISTINCT hadm_id, comorbidity FROM beginning JOIN code USING (code)
 ), severest AS (
     -- Of two degrees of one illness the worse counts.
     SELECT hadm_id, comorbidity FROM found
