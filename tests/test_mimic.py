@@ -24,6 +24,7 @@ from counterpoint.clinic.cohort import SepsisCohort
 from counterpoint.clinic.columns import FEATURES
 from counterpoint.clinic.decisions import rewards
 from counterpoint.clinic.imputation import imputed
+from counterpoint.clinic.scaling import scaled
 from counterpoint.clinic.scores import published_sirs, published_sofa, scores
 from counterpoint.clinic.steps import Step, Workspace, workspace
 from counterpoint.commands.fit import Fit
@@ -304,6 +305,37 @@ def test_cuts_are_quartiles_of_the_training_patients_doses_and_ties_make_fewer_b
     tied = made(raw, tmp_path)
     assert tied.attrs["cuts"]["input_4hourly"] == [500.0]
     assert set(tied["fluid_bin"]) == {0, 1, 2}
+
+
+def test_scaled_columns_by_hand() -> None:
+    columns = {"gender": np.array([0, 1, 1]), "HR": np.array([80.0, 100.0, 500.0]), "BUN": np.array([0.0, 9.9, -5.0]),
+               "GCS": np.array([15.0, 15.0, 3.0])}  # fmt: skip
+    made, how = scaled(columns, list(columns), training=np.array([True, True, False]))
+    assert made["gender_scaled"].tolist() == [-0.5, 0.5, 0.5]
+    assert made["HR_scaled"].tolist() == [-1, 1, 41]  # Mean 90, deviation 10.
+    np.testing.assert_allclose(made["BUN_scaled"], [-1, 1, -1], rtol=1e-6)  # log 0.1 and log 10; no amount below 0.
+    assert made["GCS_scaled"].tolist() == [0, 0, 0]  # It does not vary in training.
+    assert how["gender"] == {"scale": "flag"}
+    assert how["HR"] == {"scale": "linear", "mean": 90, "sd": 10}
+    assert (how["BUN"]["scale"], how["BUN"]["sd"]) == ("log", pytest.approx(np.log(10)))
+
+
+def test_held_out_patients_do_not_move_the_scale(tmp_path: Path) -> None:
+    raw = ward()
+    for number in range(6):
+        raw.chart(number, 1, 211, 90.0 + number)
+    first = made(raw, tmp_path, held_out=0.34, scaled=True, features="raghu48")
+    aside = set(first.loc[first["split"] == "held out", "stay"])
+    for row in raw.rows["chartevents"]:
+        if row["icustay_id"] in aside and row["itemid"] == 211:
+            row["value"] = row["valuenum"] = 150.0
+    second = made(raw, tmp_path, held_out=0.34, scaled=True, features="raghu48")
+    assert first.attrs["scaling"] == second.attrs["scaling"]
+    names = [f"{name}_scaled" for name in FEATURES["raghu48"]]
+    training = first["split"] == "training"
+    pd.testing.assert_frame_equal(first.loc[training, names], second.loc[training, names])
+    assert second.loc[~training, "HR_scaled"].min() > first.loc[training, "HR_scaled"].max()
+    assert first.loc[training, "HR_scaled"].mean() == pytest.approx(0, abs=1e-6)
 
 
 def test_held_out_patients_give_no_value_to_others_unless_as_published(tmp_path: Path) -> None:

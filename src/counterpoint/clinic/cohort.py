@@ -56,6 +56,9 @@ class SepsisCohort:
     """Share of the patients that cuts, and in mode corrected imputations, are learned without."""
     seed: Count = 0
     """Seed of that share."""
+    scaled: bool = False
+    """Whether each feature stands in the table once more as NAME_scaled, by the training patients' statistics; to fit
+    a model it need not, which scales for itself."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -69,7 +72,9 @@ class SepsisCohort:
             space.run(self.steps())
             rows = space.rows("SELECT * FROM cohort ORDER BY stay, bloc")
             missing = {name: round(float(rows[f"{name}_missing"].mean()), 4) for name in MEASURED}
-            table, found = decisions(rows, FEATURES[self.features], self.reward, (self.held_out, self.seed))
+            table, found = decisions(
+                rows, FEATURES[self.features], self.reward, (self.held_out, self.seed), self.scaled
+            )
             write_parquet(table, out)
             return {"attrition": attrition(space), **found, "missing_before_imputation": missing}
 

@@ -11,6 +11,7 @@ import pandas as pd
 import torch
 
 from counterpoint.clinic.columns import CTRL46, DOSES
+from counterpoint.clinic.scaling import FLAGS, scaled
 from counterpoint.data.doses import Bins
 from counterpoint.data.layout import changes
 from counterpoint.data.transitions import held_out_subjects
@@ -30,7 +31,7 @@ def training_patients(rows: pd.DataFrame, held_out: float, seed: int) -> np.ndar
 
 
 def decisions(
-    rows: pd.DataFrame, features: Sequence[str], rule: RewardRule, split: tuple[float, int]
+    rows: pd.DataFrame, features: Sequence[str], rule: RewardRule, split: tuple[float, int], with_scaled: bool = False
 ) -> tuple[Any, dict[str, Any]]:
     """The table of rows in the order of stay and bloc, as Arrow, and what was learned from it."""
     import pyarrow as pa
@@ -55,6 +56,9 @@ def decisions(
         "actions_used": len(np.unique(columns["action"])),
         "cuts": {name: list(column.cuts) for name, column in fitted.items()}, "state": list(features),
     }  # fmt: skip
+    if with_scaled:
+        extra, found["scaling"] = scaled(columns, features, training)
+        columns |= extra
     return pa.table({name: pa.array(np.asarray(column)) for name, column in columns.items()}), found
 
 
@@ -83,5 +87,4 @@ def _single(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _plain(column: Any) -> Any:
     """Flags as whole numbers, so that they read as categories."""
-    flag = column.name in ("gender", "mechvent", "re_admission")
-    return column.astype(np.int64) if flag else column
+    return column.astype(np.int64) if column.name in FLAGS else column

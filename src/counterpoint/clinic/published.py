@@ -35,6 +35,8 @@ class PublishedCohort:
     """Share of the stays that cuts are learned without."""
     seed: Count = 0
     """Seed of that share."""
+    scaled: bool = False
+    """Whether each feature stands in the table once more as NAME_scaled; a file of mimic_sepsis is scaled already."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -65,15 +67,16 @@ class PublishedCohort:
         rows = rows.assign(stay=rows["icustayid"], subject_id=rows["icustayid"]).sort_values(["stay", "bloc"])
         if rows["age"].to_numpy().max() > 200:  # Days, as published.
             rows["age"] = rows["age"] / DAYS
-        table, found = decisions(rows.reset_index(drop=True), features, rule, (self.held_out, self.seed))
+        split = (self.held_out, self.seed)
+        table, found = decisions(rows.reset_index(drop=True), features, rule, split, self.scaled)
         return table, {"format": "AI Clinician", **found}
 
     def _mimic_sepsis(self, rows: pd.DataFrame, path: Path) -> tuple[Any, dict[str, Any]]:
         import pyarrow as pa
 
         require(
-            self.features is None and self.reward is None,
-            f"'{path}' has features and rewards of its own; leave --features and --reward away",
+            self.features is None and self.reward is None and not self.scaled,
+            f"'{path}' has features, rewards and a scale of its own; leave --features, --reward and --scaled away",
         )
         state = [name for name in rows if name.startswith("o:")]
         _check(rows, [*state, "a:action", "r:reward"], path)

@@ -1,0 +1,36 @@
+"""Features on the scale on which the published policies were learned, by training patients' statistics only.
+
+flags                                   x − ½
+doses, amounts and skewed tests         (log(0.1 + x) − mean) / sd
+all others                              (x − mean) / sd
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+FLAGS = ("gender", "mechvent", "re_admission")
+LOGARITHMIC = ("SpO2", "BUN", "Creatinine", "SGOT", "SGPT", "Total_bili", "INR", "max_dose_vaso", "median_dose_vaso",
+               "input_total", "input_4hourly", "output_total", "output_4hourly", "bloc")  # fmt: skip
+
+
+def scaled(
+    columns: Mapping[str, np.ndarray], names: Sequence[str], training: np.ndarray
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The columns NAME_scaled in single precision, and how each was made; a column that does not vary is 0."""
+    made, how = {}, {}
+    for name in names:
+        made[f"{name}_scaled"], how[name] = _scaled(name, np.asarray(columns[name], float), training)
+    return made, how
+
+
+def _scaled(name: str, column: np.ndarray, training: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
+    if name in FLAGS:
+        return (column - 0.5).astype(np.float32), {"scale": "flag"}
+    logarithmic = name in LOGARITHMIC
+    # Less than nothing is a slip of the record; urine that was counted back after rinsing is some.
+    value = np.log(0.1 + np.clip(column, 0, None)) if logarithmic else column
+    mean, sd = float(value[training].mean()), float(value[training].std())
+    how = {"scale": "log" if logarithmic else "linear", "mean": mean, "sd": sd}
+    return ((value - mean) / (sd if sd > 1e-9 * max(abs(mean), 1.0) else np.inf)).astype(np.float32), how
