@@ -2,7 +2,8 @@
 
 import os
 import re
-from itertools import pairwise, product
+import shutil
+from itertools import chain, pairwise, product
 from pathlib import Path
 from time import process_time
 
@@ -13,6 +14,7 @@ import pytest
 
 from counterpoint.cli import main
 from counterpoint.clinic.cohort import SepsisCohort
+from counterpoint.clinic.source import TABLES
 
 SHAPES = False
 DEMO = os.environ.get("COUNTERPOINT_MIMIC_DEMO", "")
@@ -33,8 +35,12 @@ def seconds(column: pd.Series) -> pd.Series:
 def raw() -> dict[str, pd.DataFrame]:
     names = ("ADMISSIONS", "ICUSTAYS", "PATIENTS", "PRESCRIPTIONS", "MICROBIOLOGYEVENTS", "CHARTEVENTS", "LABEVENTS",
              "INPUTEVENTS_CV", "INPUTEVENTS_MV", "OUTPUTEVENTS")  # fmt: skip
-    tables = {n: pd.read_csv(Path(DEMO) / f"{n}.csv.gz", dtype={"gsn": str}, low_memory=False) for n in names}
-    return {name: table.rename(columns=str.lower) for name, table in tables.items()}
+    wanted = {*chain(*TABLES.values())}
+    read = lambda name: pd.read_csv(
+        Path(DEMO) / f"{name}.csv.gz", dtype={"gsn": str, "value": str}, usecols=lambda column: column.lower() in wanted
+    )
+    tables = {name: read(name).rename(columns=str.lower) for name in names}
+    return tables | {"OUTPUTEVENTS": tables["OUTPUTEVENTS"].astype({"value": float})}
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +48,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Path
     folder = tmp_path_factory.mktemp("demo")
     paths = {choice: folder / f"{'-'.join(choice)}.parquet" for choice in CHOICES}
     for (antibiotics, mode), out in paths.items():
+        if antibiotics == "mimic-code":  # What does not depend on the definition is there already.
+            shutil.copy(paths["ai-clinician", mode].with_suffix(".duckdb"), out.with_suffix(".duckdb"))
         SepsisCohort(antibiotics=antibiotics, mode=mode).build(Path(DEMO), out, lambda *_: None, "2GB", 1)
     return paths
 
@@ -75,7 +83,8 @@ def by_codes(
     given: dict[int, list[float]] = {}
     drugs = raw["PRESCRIPTIONS"]
     drugs = drugs[drugs["gsn"].isin(codes) & drugs["startdate"].notna()]
-    for hadm, stay, time in zip(drugs["hadm_id"], drugs["icustay_id"], seconds(drugs["startdate"]), strict=True):
+    orders = pd.DataFrame({"hadm": drugs["hadm_id"], "stay": drugs["icustay_id"], "time": seconds(drugs["startdate"])})
+    for hadm, stay, time in orders.drop_duplicates().itertuples(index=False):
         own = stays[stays["hadm_id"] == hadm]
         found = stay if stay == stay else (near(own, time).index[-1] if len(near(own, time)) else only(own))
         if found == found:
@@ -224,14 +233,15 @@ def test_doses_and_urine_of_every_bloc_are_what_pandas_sums(
     poured, pumped = (table[table["itemid"].isin(saline)] for table in (poured, pumped))
     poured = pd.concat([poured, pumped[pumped["rate"].isna()]])
     pumped = pumped[pumped["rate"].notna()]
+    mine = lambda table, stay: table[table["icustay_id"] == stay]
+    whole, stay = (urine, poured, pumped, norepinephrine), None
     for row in rows[::3].itertuples():
+        if row.stay != stay:
+            stay = row.stay
+            urine, poured, pumped, norepinephrine = (mine(table, stay) for table in whole)
         low, high = row.start, row.start + 4 * HOUR
-        within = lambda table, low=low, high=high, stay=row.stay: table[
-            (table["icustay_id"] == stay) & (table["time"] >= low) & (table["time"] < high)
-        ]
-        touching = lambda table, low=low, high=high, stay=row.stay: table[
-            (table["icustay_id"] == stay) & (table["time"] < high) & (table["stop"] > low)
-        ]
+        within = lambda table, low=low, high=high: table[(table["time"] >= low) & (table["time"] < high)]
+        touching = lambda table, low=low, high=high: table[(table["time"] < high) & (table["stop"] > low)]
         assert row.output_4hourly == pytest.approx(within(urine)["value"].sum())
         single, flows = within(poured), touching(pumped)
         volume = (single["amount"].round(3) * single["itemid"].map(saline)).sum()
@@ -267,14 +277,13 @@ def test_sofa_is_what_its_table_says(made: dict[tuple[str, str], Path]) -> None:
     assert rows["SOFA"].tolist() == [points(row) for _, row in rows.iterrows()]
 
 
-def test_the_whole_command_twice_in_a_minute_and_a_model_of_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_whole_command_in_a_minute_gives_the_same_bytes_as_another_run_and_a_model(
+    made: dict[tuple[str, str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     started = process_time()
-    for name in ("first", "second"):
-        main(["mimic", DEMO, "--out", str(tmp_path / f"{name}.parquet")])
-    assert process_time() - started < 120
-    assert (tmp_path / "first.parquet").read_bytes() == (tmp_path / "second.parquet").read_bytes()
+    main(["mimic", DEMO, "--out", str(tmp_path / "cohort.parquet"), "--threads", "2"])
+    assert process_time() - started < 60
+    assert (tmp_path / "cohort.parquet").read_bytes() == made["ai-clinician", "corrected"].read_bytes()
     words = capsys.readouterr().out.rpartition("next: counterpoint ")[2].split()
     main([*words[:1], "--run", str(tmp_path / "run"), *words[3:], "scm:density", "--scm.ensemble", "1",
           "--scm.hidden", "8", "--scm.likelihood.schedule.steps", "5"])  # fmt: skip
