@@ -3,6 +3,8 @@
 import os
 import re
 import shutil
+from collections.abc import Callable
+from functools import cache
 from itertools import chain, pairwise, product
 from pathlib import Path
 from time import process_time
@@ -44,14 +46,19 @@ def raw() -> dict[str, pd.DataFrame]:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Path]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    """The cohort of a definition and a mode, made when it is asked for."""
     folder = tmp_path_factory.mktemp("demo")
-    paths = {choice: folder / f"{'-'.join(choice)}.parquet" for choice in CHOICES}
-    for (antibiotics, mode), out in paths.items():
-        if antibiotics == "mimic-code":  # What does not depend on the definition is there already.
-            shutil.copy(paths["ai-clinician", mode].with_suffix(".duckdb"), out.with_suffix(".duckdb"))
+
+    @cache
+    def cohort(antibiotics: str, mode: str) -> Path:
+        out = folder / f"{antibiotics}-{mode}.parquet"
+        for other in folder.glob(f"*-{mode}.duckdb"):  # What does not depend on the definition is there already.
+            shutil.copy(other, out.with_suffix(".duckdb"))
         SepsisCohort(antibiotics=antibiotics, mode=mode).build(Path(DEMO), out, lambda *_: None, "2GB", 1)
-    return paths
+        return out
+
+    return cohort
 
 
 @pytest.fixture(scope="module")
@@ -150,10 +157,10 @@ def seen_at(
 
 @pytest.mark.parametrize("choice", CHOICES, ids="-".join)
 def test_every_count_is_what_pandas_counts(
-    raw: dict[str, pd.DataFrame], stays: pd.DataFrame, made: dict[tuple[str, str], Path], choice: tuple[str, str]
+    raw: dict[str, pd.DataFrame], stays: pd.DataFrame, made: Callable[[str, str], Path], choice: tuple[str, str]
 ) -> None:
     antibiotics, faithful = choice[0], choice[1] == "faithful"
-    base = tables(made[choice])
+    base = tables(made(*choice))
     items = base.execute("SELECT * FROM items").df()
     measured = set(items.loc[items["variable"] != "culture", "itemid"])
     if antibiotics == "ai-clinician":
@@ -219,9 +226,9 @@ def antibiotic_names(drugs: pd.DataFrame) -> set[str]:
 
 
 def test_doses_and_urine_of_every_bloc_are_what_pandas_sums(
-    raw: dict[str, pd.DataFrame], made: dict[tuple[str, str], Path]
+    raw: dict[str, pd.DataFrame], made: Callable[[str, str], Path]
 ) -> None:
-    rows = tables(made["ai-clinician", "corrected"]).execute("SELECT * FROM decision_blocs ORDER BY stay, bloc").df()
+    rows = tables(made("ai-clinician", "corrected")).execute("SELECT * FROM decision_blocs ORDER BY stay, bloc").df()
     urine_items = {int(number) for number in re.findall(r"\b\d{5,6}\b", sql("13_urine"))}
     urine = raw["OUTPUTEVENTS"].assign(time=seconds(raw["OUTPUTEVENTS"]["charttime"]))
     urine = urine[urine["itemid"].isin(urine_items)]
@@ -254,8 +261,8 @@ def test_doses_and_urine_of_every_bloc_are_what_pandas_sums(
         )
 
 
-def test_sofa_is_what_its_table_says(made: dict[tuple[str, str], Path]) -> None:
-    rows = tables(made["mimic-code", "corrected"]).execute("SELECT * FROM cohort ORDER BY stay, bloc").df()
+def test_sofa_is_what_its_table_says(made: Callable[[str, str], Path]) -> None:
+    rows = tables(made("mimic-code", "corrected")).execute("SELECT * FROM cohort ORDER BY stay, bloc").df()
 
     def points(row: pd.Series) -> int:
         low = lambda value, cuts: sum(value < np.float32(cut) for cut in cuts)
@@ -278,12 +285,12 @@ def test_sofa_is_what_its_table_says(made: dict[tuple[str, str], Path]) -> None:
 
 
 def test_the_whole_command_in_a_minute_gives_the_same_bytes_as_another_run_and_a_model(
-    made: dict[tuple[str, str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    made: Callable[[str, str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     started = process_time()
     main(["mimic", DEMO, "--out", str(tmp_path / "cohort.parquet"), "--threads", "2"])
     assert process_time() - started < 60
-    assert (tmp_path / "cohort.parquet").read_bytes() == made["ai-clinician", "corrected"].read_bytes()
+    assert (tmp_path / "cohort.parquet").read_bytes() == made("ai-clinician", "corrected").read_bytes()
     words = capsys.readouterr().out.rpartition("next: counterpoint ")[2].split()
     main([*words[:1], "--run", str(tmp_path / "run"), *words[3:], "scm:density", "--scm.ensemble", "1",
           "--scm.hidden", "8", "--scm.likelihood.schedule.steps", "5"])  # fmt: skip
