@@ -136,13 +136,13 @@ def test_lines_and_similar_rows_fill_in_what_is_missing() -> None:
     values[[5, 30], 0] = np.nan  # Less than 5%: filled along a line.
     values[[10, 11, 12, 40], 2] = np.nan  # More: filled from the most similar row.
     stays, giving = np.repeat([1, 2], 30), np.ones(60, bool)
-    published = imputed(values, ("a", "b", "c"), stays, giving, faithful=True)
-    corrected = imputed(values, ("a", "b", "c"), stays, giving, faithful=False)
+    filled = lambda giving, faithful: imputed(values, ("a", "b", "c"), stays, giving, faithful, lambda *_: None)
+    published, corrected = filled(giving, faithful=True), filled(giving, faithful=False)
     assert published[5, 0] == corrected[5, 0] == 5
     assert published[30, 0] == 30  # Between the last row of one stay and the first of the next.
     assert corrected[30, 0] != 30
     assert published[40, 2] in (33, 39, 41, 47)
-    assert imputed(values, ("a", "b", "c"), stays, stays == 1, faithful=False)[40, 2] in values[:30, 2]
+    assert filled(stays == 1, faithful=False)[40, 2] in values[:30, 2]
 
 
 def test_a_stay_becomes_blocs_of_means_and_sums(tmp_path: Path) -> None:
@@ -553,6 +553,16 @@ def test_missing_tables_and_columns_and_wrong_values_are_one_line_each(
     assert "chartevents" in refused(folder, capsys).lower()
     (folder / "chartevents.csv.gz").unlink()
     assert "no CHARTEVENTS.csv" in refused(folder, capsys)
+    file.write_text(text.partition("\n")[0] + "\n")
+    assert "chartevents.csv' has no row" in refused(folder, capsys)
+    file.write_text(text)
+    assert "--memory" in refused(folder, capsys, "--memory", "1MB")
+    stays = folder / "icustays.csv"
+    lines = stays.read_text().splitlines(keepends=True)
+    stays.write_text("".join([*lines, lines[1]]))
+    assert "holds a row twice" in refused(folder, capsys)
+    stays.write_bytes(gzip.compress(b"") + b"\xff\xfe")
+    assert "no table in UTF-8" in refused(folder, capsys)
     assert "does not exist" in refused(tmp_path / "nowhere", capsys)
     assert ".parquet" in refused(folder, capsys, "--out", "table.csv")
 
@@ -565,8 +575,10 @@ def test_without_duckdb_one_line_names_the_extra(
 
 
 def test_a_database_without_anyone_septic_says_so(tmp_path: Path) -> None:
+    raw = ward()
+    raw.rows["prescriptions"] = [row | {"gsn": "000000"} for row in raw.rows["prescriptions"]]
     with pytest.raises(CounterpointError, match="no stay is left"):
-        made(RawMimic(), tmp_path)
+        made(raw, tmp_path)
 
 
 @pytest.mark.parametrize("features", FEATURES)
@@ -604,9 +616,16 @@ def test_a_finished_cohort_with_mimic_sepsis_columns_keeps_its_actions_and_rewar
     fit = tyro.cli(Command, args=shlex.split(capsys.readouterr().out.rpartition("next: counterpoint ")[2]))
     assert isinstance(fit, Fit)
     assert len(fit.columns.read(tmp_path / "read.parquet", 0.0, 0)) == 5
-    for flags, said in (((), "neither"), (("--reward", "raghu"), "--reward")):
-        broken = table.drop(columns="traj") if said == "neither" else table
-        broken.to_csv(tmp_path / "data.csv", index=False)
+    broken = {
+        "neither": table.drop(columns="traj"), "no row": table[:0], "no column o:": table.filter(regex="^[^o]"),
+        "not 0 to 24": table.assign(**{"a:action": [0, 24, 7, 7.5, 1]}),
+        "1 rows with": table.assign(step=[0, 1, 0, 1, 1]),
+        "'o:HR' of": table.assign(**{"o:HR": [0, 1, 2, 3, np.inf]}), "'traj' of": table.assign(traj=[1, 1, 2, 2, None]),
+        "--reward": table,
+    }  # fmt: skip
+    for said, wrong in broken.items():
+        wrong.to_csv(tmp_path / "data.csv", index=False)
+        flags = ["--reward", "raghu"] if said == "--reward" else []
         with pytest.raises(SystemExit):
             main(["cohort", str(tmp_path / "data.csv"), "--out", str(tmp_path / "x.parquet"), *flags])
         assert said in capsys.readouterr().err

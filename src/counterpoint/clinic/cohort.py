@@ -8,6 +8,7 @@ The SQL of every step stands in sql/; each leaves a table in a database file bes
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -102,23 +103,24 @@ class SepsisCohort:
         Who will be held out is not known yet: anyone's values may stand for what was not measured.
         """
         rows = _blocs(space, "definition_blocs")
-        yield judged(self._whole(rows, np.ones(len(rows), dtype=bool), MOST_MISSING))
+        yield judged(self._whole(space, rows, np.ones(len(rows), dtype=bool), MOST_MISSING))
 
     def _cohort(self, space: Workspace) -> Iterator[pd.DataFrame]:
         """The rows of decisions. As published, impossible amounts are looked for around the definition only."""
         rows = _blocs(space, "decision_blocs")
         if self.mode == "faithful":
-            yield self._whole(rows, np.ones(len(rows), dtype=bool), 1.0)
+            yield self._whole(space, rows, np.ones(len(rows), dtype=bool), 1.0)
         else:
             rows = rows[~rows["stay"].isin(impossible(rows))].reset_index(drop=True)
-            yield self._whole(rows, training_patients(rows, self.held_out, self.seed), 1.0)
+            yield self._whole(space, rows, training_patients(rows, self.held_out, self.seed), 1.0)
 
-    def _whole(self, rows: pd.DataFrame, giving: np.ndarray, most_missing: float) -> pd.DataFrame:
+    def _whole(self, space: Workspace, rows: pd.DataFrame, giving: np.ndarray, most_missing: float) -> pd.DataFrame:
         """The blocs without a missing value, with scores and what is known of the stay."""
         faithful, values = self.mode == "faithful", rows[list(MEASURED)].to_numpy(float)
         used = (np.isnan(values).mean(0) <= most_missing) | np.isin(MEASURED, SCORED)
         names = [name for name, use in zip(MEASURED, used, strict=True) if use]
-        whole = imputed(values[:, used], names, rows["stay"].to_numpy(), giving, faithful)
+        report = partial(space.report, f"imputed values of {len(rows)} rows")
+        whole = imputed(values[:, used], names, rows["stay"].to_numpy(), giving, faithful, report)
         missing = {f"{name}_missing": np.isnan(values[:, i]) for i, name in enumerate(MEASURED)}
         columns = {name: rows[name].to_numpy(float) for name in rows} | dict(zip(names, whole.T, strict=True))
         columns |= ratios(columns, giving)
@@ -162,6 +164,8 @@ def write_parquet(table: Any, out: Path) -> None:
 
 
 def _suspected(space: Workspace) -> Iterator[pd.DataFrame]:
+    twice = space.value("SELECT count(*) - count(DISTINCT stay) FROM stays")
+    require(twice == 0, "ICUSTAYS, ADMISSIONS or PATIENTS holds a row twice; download them again")
     yield space.rows("SELECT stay, onset FROM onset JOIN stays USING (stay) WHERE adult ORDER BY stay")
 
 

@@ -6,7 +6,7 @@ The published code draws the line through the whole column, from one patient int
 patient; `corrected` draws it within a stay, and lets only training patients give values.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -19,7 +19,12 @@ PIECE = 10_000
 
 
 def imputed(
-    values: np.ndarray, names: Sequence[str], stay: np.ndarray, giving: np.ndarray, faithful: bool
+    values: np.ndarray,
+    names: Sequence[str],
+    stay: np.ndarray,
+    giving: np.ndarray,
+    faithful: bool,
+    report: Callable[[int, int], None],
 ) -> np.ndarray:
     """[rows, columns] without a missing value, wherever any giving row has one; rows in the order of stay and bloc."""
     values = values.copy()
@@ -31,6 +36,7 @@ def imputed(
         # The last piece reaches back, so that it has as many rows to take from as the others.
         among = slice(max(0, min(begin, len(values) - PIECE)), min(begin + PIECE, len(values)))
         values[among] = _from_similar(values[among], likeness[among], giving[among])
+        report(among.stop, len(values))
     return _centred(values, giving, names)
 
 

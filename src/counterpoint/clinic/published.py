@@ -48,7 +48,7 @@ class PublishedCohort:
         names = {name.lower() for name in rows}
         if {"bloc", "icustayid"} <= names:
             table, found = self._ai_clinician(rows, path)
-        elif {"traj", "step", "a:action", "r:reward"} <= names:
+        elif {"traj", "step", "a:action", "r:reward"} <= set(rows):
             table, found = self._mimic_sepsis(rows, path)
         else:
             raise CounterpointError(
@@ -63,7 +63,7 @@ class PublishedCohort:
         spelled = {name.lower(): name for name in (*CTRL46, *features, *DOSES, OUTCOME[rule], "bloc")}
         rows = rows.rename(columns={name: spelled.get(name.lower(), name.lower()) for name in rows})
         needed = {*features, *CTRL46, *DOSES, OUTCOME[rule]}
-        _check(rows, sorted(needed), path)
+        _check(rows, sorted(needed), ("icustayid", "bloc"), path)
         rows = rows.assign(stay=rows["icustayid"], subject_id=rows["icustayid"]).sort_values(["stay", "bloc"])
         if rows["age"].to_numpy().max() > 200:  # Days, as published.
             rows["age"] = rows["age"] / DAYS
@@ -79,10 +79,12 @@ class PublishedCohort:
             f"'{path}' has features, rewards and a scale of its own; leave --features, --reward and --scaled away",
         )
         state = [name for name in rows if name.startswith("o:")]
-        _check(rows, [*state, "a:action", "r:reward"], path)
+        require(bool(state), f"'{path}' has no column o:…, so nothing is known of a state; it is not the whole file")
+        _check(rows, [*state, "a:action", "r:reward"], ("traj", "step"), path)
         rows = rows.sort_values(["traj", "step"]).assign(subject_id=rows["traj"]).reset_index(drop=True)
         action = rows["a:action"].to_numpy(np.int64)
-        require(0 <= action.min() <= action.max() < 25, f"'{path}' has actions that are not 0 to 24; check a:action")
+        known = np.isin(rows["a:action"], np.arange(25)).all()
+        require(bool(known), f"'{path}' has actions that are not 0 to 24; check a:action")
         last = np.r_[changes(rows["traj"].to_numpy())[1:], True]
         died = rows["r:reward"].to_numpy() < 0
         training = training_patients(rows, self.held_out, self.seed)
@@ -109,11 +111,14 @@ def _read(path: Path) -> pd.DataFrame:
         raise CounterpointError(f"'{path}' is no CSV or Parquet table; write it again") from None
 
 
-def _check(rows: pd.DataFrame, names: list[str], path: Path) -> None:
-    absent = [name for name in names if name not in rows]
+def _check(rows: pd.DataFrame, names: list[str], key: tuple[str, str], path: Path) -> None:
+    """Refuse what would make a wrong table without a word; `key` tells one row from another."""
+    absent = [name for name in (*key, *names) if name not in rows]
     require(not absent, f"'{path}' has no column {', '.join(absent)}; it is not the whole file")
-    for name in names:
-        numbers: Any = pd.to_numeric(rows[name], errors="coerce")
-        require(
-            not numbers.isna().any(), f"column '{name}' of '{path}' has {numbers.isna().sum()} missing values; impute"
-        )
+    require(len(rows) > 0, f"'{path}' has no row; write it again")
+    for name in (*key, *names):
+        numbers: Any = pd.to_numeric(rows[name], errors="coerce").replace([np.inf, -np.inf], np.nan)
+        unknown = int(numbers.isna().sum())
+        require(unknown == 0, f"column '{name}' of '{path}' has {unknown} values that are no number; impute them")
+    twice = int(rows.duplicated(list(key)).sum())
+    require(twice == 0, f"'{path}' has {twice} rows with the {' and '.join(key)} of another; keep one of each")

@@ -37,6 +37,8 @@ TABLES = {
 """What is read of MIMIC-III: tables, columns and their types."""
 SCHEMAS = ("mimiciii", "main")
 """Where the tables of a DuckDB file may stand."""
+NEEDED = ("admissions", "chartevents", "icustays", "labevents", "microbiologyevents", "patients", "prescriptions")
+"""Tables without a row of which nobody can be found septic."""
 BROKEN_FILE = "a line or the archive is broken: download it again"
 BROKEN_TABLE = "load it again"
 LOST_SERVER = "the server ended the connection, or a value is damaged: look at its log"
@@ -74,6 +76,8 @@ def _open_folder(connection: "duckdb.DuckDBPyConnection", folder: Path) -> Sourc
         # Everything as text: types that DuckDB guesses from the first rows differ from file to file.
         table = f"read_csv({quoted(str(file))}, header=true, all_varchar=true, delim=',', quote='\"', escape='\"')"
         _make_view(connection, name, table, _columns(connection, table, file), str(file))
+        empty = name in NEEDED and not connection.execute(f"SELECT 1 FROM words_{name} LIMIT 1").fetchall()
+        require(not empty, f"'{file}' has no row; download it again")
     states = {name: file.stat() for name, file in files.items()}
     return Source({n: [files[n].name, s.st_size, s.st_mtime_ns] for n, s in states.items()}, BROKEN_FILE, files)
 
@@ -119,8 +123,12 @@ def _columns(connection: "duckdb.DuckDBPyConnection", table: str, where: Path | 
 
     try:
         return {row[0].lower() for row in connection.execute(f"DESCRIBE SELECT * FROM {table}").fetchall()}
+    except duckdb.OutOfMemoryException:
+        raise CounterpointError(f"'{where}' needs more memory to be read; give more with --memory") from None
     except duckdb.Error:
-        raise CounterpointError(f"'{where}' is no table with a row of column names; download it again") from None
+        raise CounterpointError(
+            f"'{where}' is no table in UTF-8 with a row of column names; download it again"
+        ) from None
 
 
 def _make_view(connection: "duckdb.DuckDBPyConnection", name: str, table: str, has: set[str], where: str) -> None:
