@@ -4,17 +4,18 @@ The last tests need a server: COUNTERPOINT_POSTGRES names an empty database that
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import duckdb
+import pandas as pd
 import pytest
 
 from counterpoint.cli import main
 from counterpoint.clinic import postgres
 from counterpoint.clinic.cohort import SepsisCohort
 from counterpoint.clinic.source import TABLES
-from counterpoint.clinic.steps import workspace
+from counterpoint.clinic.steps import Step, Workspace, workspace
 from counterpoint.errors import CounterpointError
 from mimic_raw import RawMimic, at, ward
 
@@ -136,6 +137,28 @@ def test_a_server_gives_the_same_bytes_as_the_files(filled: RawMimic, tmp_path: 
     for name, raw in (("files", tmp_path / "raw"), ("server", SERVER)):
         SepsisCohort().build(raw, tmp_path / f"{name}.parquet", lambda *_: None, "1GB", 2)
     assert (tmp_path / "files.parquet").read_bytes() == (tmp_path / "server.parquet").read_bytes()
+
+
+@served
+def test_a_lost_server_is_one_line_and_the_next_run_goes_on(filled: RawMimic, tmp_path: Path) -> None:
+    def lose(space: Workspace) -> Iterator[pd.DataFrame]:
+        space.value("SELECT count(*) FROM raw_chartevents")
+        others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+        with duckdb.connect() as base:
+            base.execute("LOAD postgres")
+            base.execute(f"ATTACH {postgres.quoted(SERVER)} AS source (TYPE postgres)")
+            base.execute(f"SELECT * FROM postgres_query('source', '{others} AND datname = current_database()')")
+        yield space.rows("SELECT * FROM raw_chartevents")
+
+    def made(make: Callable[[Workspace], Iterator[pd.DataFrame]]) -> list[str]:
+        with workspace(SERVER, tmp_path / "x.duckdb", {}, "1GB", 1, lambda *_: None) as space:
+            space.run([Step("a", make=make, text="raw_chartevents")])
+            return space.made
+
+    with pytest.raises(CounterpointError, match=r"CHARTEVENTS .*the server ended") as refused:
+        made(lose)
+    assert "\n" not in str(refused.value)
+    assert made(lambda space: iter([space.rows("SELECT * FROM raw_chartevents")])) == ["a"]
 
 
 @served

@@ -154,4 +154,7 @@ def what_is_wrong(connection: "duckdb.DuckDBPyConnection", tables: list[str], fi
         for (column, kind), count in zip(kinds.items(), counts, strict=True):
             if count:
                 return f"{column.upper()} of {name.upper()} has {count} values that are no {kind}; download it again"
-    return "a table does not hold what MIMIC-III's does; download it again"
+    if not tables:
+        return "the database beside the cohort could not be written; make room on the disk"
+    named = ", ".join(tables).upper()
+    return f"{named} could not be read to the end ({fix}), or what is made of it not written (make room on the disk)"

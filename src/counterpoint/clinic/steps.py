@@ -6,7 +6,7 @@ A table and the note of what it was made from are written in one transaction: af
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.resources import files
@@ -82,6 +82,7 @@ class Workspace:
     def _make(self, step: Step, text: str, made_from: str, read: list[str]) -> None:
         import duckdb
 
+        ours = (duckdb.CatalogException, duckdb.BinderException, duckdb.ParserException, duckdb.InternalException)
         started = time.monotonic()
         self.connection.execute("BEGIN")
         try:
@@ -95,15 +96,16 @@ class Workspace:
                 f"INSERT OR REPLACE INTO {NOTES} VALUES (?, ?, ?)", [step.table, made_from, time.monotonic() - started]
             )
             self.connection.execute("COMMIT")
-        except duckdb.OutOfMemoryException:
-            self.connection.execute("ROLLBACK")
-            raise CounterpointError(f"step '{step.table}' needs more memory or disk; give more with --memory") from None
-        except (duckdb.DataError, duckdb.OperationalError, duckdb.InvalidInputException):  # Their messages quote rows.
-            self.connection.execute("ROLLBACK")
-            raise CounterpointError(what_is_wrong(self.connection, read, self.source.fix)) from None
-        except BaseException:
-            self.connection.execute("ROLLBACK")
-            raise
+        except BaseException as error:
+            with suppress(duckdb.Error):  # A server that is lost cannot roll back.
+                self.connection.execute("ROLLBACK")
+            if isinstance(error, duckdb.OutOfMemoryException):
+                said = f"step '{step.table}' needs more memory or disk; give more with --memory"
+            elif isinstance(error, duckdb.Error) and not isinstance(error, ours):  # These quote rows and passwords.
+                said = what_is_wrong(self.connection, read, self.source.fix)
+            else:
+                raise
+            raise CounterpointError(said) from None
 
     def _fill(self, table: str, parts: Iterable["pd.DataFrame"]) -> None:
         for number, part in enumerate(parts):
