@@ -204,7 +204,8 @@ def test_a_policy_without_a_model_says_so(folder: Path, tmp_path: Path, monkeypa
 
 
 def test_one_study_file_does_the_whole_chain(folder: Path, tmp_path: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(training._Run, "finished", property(lambda run: run.progress.step >= 30))
+    short = property(lambda run: run.progress.step >= min(30, run.schedule.steps))
+    monkeypatch.setattr(training._Run, "finished", short)
     study = """
 [table]
 subject = "patient"
@@ -224,6 +225,10 @@ alternatives = 2
 [train]
 method = "ctrl-g"
 batch = 64
+[evaluate]
+draws = 50
+[report]
+severity = "lactate"
 """
     (tmp_path / "study.toml").write_text(study)
     call = ("run", folder / "patients.csv", "--config", tmp_path / "study.toml", "--run", tmp_path / "run")
@@ -231,6 +236,8 @@ batch = 64
     first = (tmp_path / "run" / "policy" / "recipe.json").read_bytes()
     assert (tmp_path / "run" / "study.toml").read_text() == study
     assert len(cp.Run(tmp_path / "run").held_out.subject.unique()) == 22
+    assert cp.Run(tmp_path / "run").judgement.held_out
+    assert "Severity is read from <strong>lactate</strong>" in (tmp_path / "run" / "report.html").read_text()
     command(*call)
     assert (tmp_path / "run" / "policy" / "recipe.json").read_bytes() == first
     capsys.readouterr()

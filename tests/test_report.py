@@ -3,7 +3,6 @@
 import itertools
 import re
 import shutil
-import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -238,15 +237,6 @@ def test_an_empty_folder_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit):
         command("report", "--run", tmp_path / "nothing")
     assert "has no data; run simulate" in capsys.readouterr().err
-
-
-def test_a_missing_package_is_one_line_that_names_the_extra(
-    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(SystemExit):
-        command("report", "--run", run)
-    assert "pip install 'counterpoint[report]'" in capsys.readouterr().err
 
 
 def test_severity_by_another_column_and_a_wrong_one(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -47,7 +47,7 @@ Command = (
 DESCRIPTION = """Counterfactual data augmentation and policy learning from logged decisions.
 
 Start with `counterpoint demo`. With a table of your own: check, then fit, check-scm, augment, train, evaluate,
-recommend, each with the same --run folder, or the chain up to train with `counterpoint run`.
+report, recommend, each with the same --run folder, or the chain up to report with `counterpoint run`.
 `counterpoint COMMAND --help` explains a command."""
 
 

@@ -14,11 +14,15 @@ from counterpoint.artifacts import write_text
 from counterpoint.commands.augment import Augment
 from counterpoint.commands.check_scm import CheckScm
 from counterpoint.commands.console import say
+from counterpoint.commands.evaluate import Evaluate
 from counterpoint.commands.fit import Fit
+from counterpoint.commands.report import Report
 from counterpoint.commands.train import Train
 from counterpoint.errors import CounterpointError
 
-CHAIN: dict[str, Any] = {"fit": Fit, "check-scm": CheckScm, "augment": Augment, "train": Train}
+CHAIN: dict[str, Any] = {
+    "fit": Fit, "check-scm": CheckScm, "augment": Augment, "train": Train, "evaluate": Evaluate, "report": Report
+}  # fmt: skip
 """The commands of a study in their order."""
 SECTIONS = ("table", *CHAIN)
 RESUMED = ("fit", "train")
@@ -26,10 +30,11 @@ RESUMED = ("fit", "train")
 
 @dataclass(frozen=True)
 class RunStudy:
-    """Fit, check, augment and train as a study file says. Started again, it goes on where it was.
+    """Fit, check, augment, train, evaluate and report as a study file says. Started again, it goes on where it was.
 
-    The file has a section [table] that says what the columns are, and sections [fit], [check-scm], [augment] and
-    [train] for the flags of those commands; `counterpoint check TABLE --write-study study.toml` writes one.
+    The file has a section [table] that says what the columns are, and sections [fit], [check-scm], [augment], [train],
+    [evaluate] and [report] for the flags of those commands; `counterpoint check TABLE --write-study study.toml` writes
+    one.
     """
 
     table: tyro.conf.Positional[Path]
@@ -48,8 +53,7 @@ class RunStudy:
         for name, command in commands.items():
             say(f"── {name}")
             command.execute()
-        say(f"the run is in {run}; next: counterpoint evaluate --run {run}, then report --run {run}, and")
-        say(f"counterpoint recommend --run {run} --data NEW_SUBJECTS")
+        say(f"the run is in {run}; next: counterpoint recommend --run {run} --data NEW_SUBJECTS")
 
     def _words(self, name: str, study: Mapping[str, Any], run: Path, again: bool) -> list[str]:
         """A command line as the study says it."""

@@ -49,7 +49,8 @@ INFECTED_DEATH, IMMUNE_CLEARANCE = 0.7, 1e-5
 VIRIONS_PER_CELL, VIRUS_CLEARANCE, VIRIONS_PER_INFECTION = 100.0, 13.0, 1.0
 IMMUNE_SOURCE, IMMUNE_BIRTH, IMMUNE_BIRTH_HALF = 1.0, 0.3, 100.0
 IMMUNE_IMPAIRMENT, IMMUNE_IMPAIRMENT_HALF, IMMUNE_DEATH = 0.25, 500.0, 0.1
-BOUNDS = (("log_T1", 0.0, 16.0), ("log_T2", -10.0, 11.0), ("log_virus", -40.0, 18.0), ("log_immune", -2.0, 15.0))
+BOUNDS = (("log_T1", 0.0, 16.0), ("log_T2", -10.0, 11.0), ("log_T1_infected", -40.0, 16.0),
+          ("log_T2_infected", -40.0, 11.0), ("log_virus", -40.0, 18.0), ("log_immune", -2.0, 15.0))  # fmt: skip
 """What is known of a millilitre of blood: it holds no more cells and virions than this, and always some healthy cells.
 A fitted model that is asked far from its log would else be free to promise immunity without end."""
 

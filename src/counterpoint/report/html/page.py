@@ -1,31 +1,22 @@
 """The page of a run: one HTML file that needs nothing beside it, neither network nor scripts."""
 
 import re
-from typing import Any
 
-from counterpoint.errors import CounterpointError
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
 from counterpoint.report.html import figures
 from counterpoint.report.html.gather import Page
 from counterpoint.report.html.summary import value_of
 
-EXTRA = "a report needs jinja2, which is not installed; run: pip install 'counterpoint[report]'"
-
 
 def render(page: Page) -> str:
     """A page as HTML; whatever comes from a table or a recipe is escaped."""
-    template = _environment().get_template("page.html.j2")
+    loader = PackageLoader("counterpoint.report.html")
+    surroundings = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    template = surroundings.get_template("page.html.j2")
     returned = "" if page.returns is None else value_of(page.returns)
     text = template.render(page=page, figures=_figures(page), returned=returned)
     return re.sub(r"\n\s*\n+", "\n", text)
-
-
-def _environment() -> Any:
-    try:
-        import jinja2
-    except ModuleNotFoundError:
-        raise CounterpointError(EXTRA) from None
-    loader = jinja2.PackageLoader("counterpoint.report.html")
-    return jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
 
 
 def _figures(page: Page) -> dict[str, str]:
