@@ -51,7 +51,7 @@ def test_every_estimate_stands_beside_the_exact_truth_and_a_second_run_does_noth
 def row(policy: str, estimate: float, truth: float, **more: Any) -> dict[str, Any]:
     found = {"task": "t", "estimator": "e", "policy": policy, "repetition": 0, "estimate": estimate, "truth": truth,
              "low": estimate - 1, "high": estimate + 1, "verdict": "supported", "recommended": True, "silent": False,
-             "effective": 100.0, "unsupported": 0.0}  # fmt: skip
+             "effective": 100.0, "unsupported": 0.0, "strayed": 0.0}  # fmt: skip
     return {**found, **more}
 
 

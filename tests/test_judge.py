@@ -13,7 +13,7 @@ from counterpoint.data.schema import Schema
 from counterpoint.evaluation.off_policy.case import RECOMMENDED, Judging
 from counterpoint.evaluation.off_policy.compare import Comparison, compare
 from counterpoint.evaluation.off_policy.confounding import Confounding
-from counterpoint.evaluation.off_policy.diagnostics import Partition, by_group, by_severity, unsupported
+from counterpoint.evaluation.off_policy.diagnostics import Partition, by_group, by_severity, never_given, strayed
 from counterpoint.evaluation.off_policy.episodes import Episodes, Question
 from counterpoint.evaluation.off_policy.judge import judge
 from counterpoint.evaluation.off_policy.result import Diagnostics, Estimate, Evaluation
@@ -148,16 +148,56 @@ def test_treating_where_nobody_was_treated_cannot_be_judged() -> None:
     assert judge(LOGGED, Bold(), QUICK).diagnostics.unsupported < 0.02  # pyright: ignore[reportOptionalMemberAccess]
 
 
+def test_what_follows_an_action_never_given_is_not_in_the_log_either() -> None:
+    """Decisions without support add up along a record; what the log itself does without support is not held against."""
+    subject, step, index = torch.tensor([0, 0, 0, 1, 1]), torch.tensor([0, 1, 2, 0, 1]), torch.zeros(5).long()
+    rows = replace(LOGGED[:5], subject=subject, episode=subject, step=step, action_index=index)
+    never = torch.zeros(len(rows), 3, dtype=torch.bool)
+    never[1, 2] = True
+    half = torch.tensor([0.5, 0.0, 0.5]).expand(len(rows), -1)
+    assert strayed(Episodes.of(rows), half, never) == pytest.approx(2 * 0.5 / 5)
+    late = (0.5 * 0.5 + 0.25 * 0.5) / (1.75 + 1.5)
+    assert strayed(Episodes.of(rows), half, never, 0.5) == pytest.approx(late), "later steps count less"
+    same = replace(rows, action_index=torch.where(never[:, 2], 2, index))
+    always = torch.nn.functional.one_hot(same.action_index, 3).float()
+    assert strayed(Episodes.of(same), always, never) == 0.0, "nobody else was given it, but who logged gave it as well"
+    assert strayed(Episodes.of(same), always, torch.ones_like(never)) == 1.0
+
+
+def test_few_decisions_without_support_can_be_in_most_records() -> None:
+    """One decision of six is never the policy's, wherever it falls in a record of ten."""
+    count = 10 * (len(LOGGED) // 10)
+    order, random = torch.arange(count), torch.Generator().manual_seed(3)
+    ill = torch.rand(count, generator=random) < 1 / 6
+    state = torch.randn(count, 2, generator=random) + 9 * ill[:, None]
+    index = torch.where(ill, 0, CHANCES.multinomial(count, True, generator=random))
+    rows = replace(LOGGED[:count], subject=order // 10, episode=order // 10, step=order % 10, state=state,
+                   action_index=index, action=DOSES.features(index), outcome=torch.full_like(index, -1))  # fmt: skip
+
+    @dataclass(frozen=True)
+    class Bold:
+        schema: Schema = LOGGED.schema
+
+        def probabilities(self, state: Tensor) -> Tensor:
+            return torch.where(state[:, :1] > 4.5, torch.tensor([0.0, 0.0, 1.0]), CHANCES)
+
+    found = judge(rows, Bold(), QUICK)
+    assert found.diagnostics is not None
+    assert found.diagnostics.unsupported == pytest.approx(1 / 6, abs=0.03)
+    assert found.diagnostics.strayed == pytest.approx(1 - sum((5 / 6) ** t for t in range(1, 11)) / 10, abs=0.06)
+    assert found.verdict == "cannot be judged"
+    assert "most of what it leads to is not in the log" in found.reasons[0]
+
+
 def test_what_only_the_subject_itself_was_given_is_not_support() -> None:
     """Subject 0 alone was given the second dose, all its steps."""
     rows = LOGGED[LOGGED.subject < 60]
     index = torch.where(rows.subject == 0, 1, 0)
     rows = replace(rows, action_index=index, action=DOSES.features(index))
     own = rows[rows.subject == 0]
-    second = torch.tensor([0.0, 1.0, 0.0])
-    assert unsupported(second.expand(len(own), -1), own, rows) == 1.0
+    assert never_given(own, rows, 3)[:, 1].all()
     others = replace(rows, action_index=torch.where(rows.subject % 2 == 0, 1, 0))
-    assert unsupported(second.expand(len(own), -1), own, others) == 0.0
+    assert not never_given(own, others, 3)[:, 1].any()
 
 
 def test_only_equal_states_are_similar_where_all_columns_are_categories() -> None:
@@ -168,7 +208,7 @@ def test_only_equal_states_are_similar_where_all_columns_are_categories() -> Non
     index = torch.tensor([0, 0, 1, 1, 1, 2] * 2)
     subject = torch.tensor([0, 1, 0, 0, 0, 1, 0, 1, 2, 2, 2, 2])
     rows = replace(rows, state=state, schema=schema, action_index=index, subject=subject)
-    share = lambda action: unsupported(torch.nn.functional.one_hot(torch.full((12,), action), 3).float(), rows, rows)
+    share = lambda action: float(never_given(rows, rows, 3)[:, action].float().mean())
     assert share(0) == 0.0, "given to subjects 0 and 1 in both states"
     assert share(1) == pytest.approx(8 / 12), "in state 0 to subject 0 alone, four of whose rows are there; in 1 to 2"
 
@@ -270,7 +310,7 @@ GOOD = Evidence(
     Estimate("one-step DR", 1.0, 0.9, 1.1),
     Estimate("FQE", 1.05, 0.95, 1.2),
     (Estimate("Logistic", 1.02, 0.9, 1.15),),
-    Diagnostics(500, 500, 2000, 300.0, 50.0, 0.01, 0.0, 0.6),
+    Diagnostics(500, 500, 2000, 300.0, 50.0, 0.01, 0.0, 0.0, 0.6),
     0.01,
     2.0,
     True,
@@ -292,6 +332,8 @@ def told(**changes: Any) -> Evidence:
         (told(effective=99.0), "with care", "99 of 500"),
         (told(effective_records=9.0), "with care", "later states"),
         (told(unsupported=0.06), "with care", "6%"),
+        (told(strayed=0.51), "cannot be judged", "51% of the steps"),
+        (told(strayed=0.21), "with care", "21% of the steps"),
         (told(largest=0.11), "with care", "One subject"),
         (replace(GOOD, fitted=Estimate("FQE", 2.0, 1.2, 3.0)), "cannot be judged", "FQE says otherwise"),
         (replace(GOOD, others=(Estimate("Logistic", 2.0, 1.2, 3.0),)), "with care", "Logistic"),

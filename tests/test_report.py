@@ -279,7 +279,7 @@ def evaluation(verdict: Any = "with care", low: float = 0.2) -> Evaluation:
         estimates=(Estimate("WIS", 7.1, 4.2, None), value),
         logged=Estimate("whoever logged", 6.4, 6.1, 6.6),
         difference=Estimate("WDR less whoever logged", 1.4, low, 2.6),
-        diagnostics=Diagnostics(60, 60, 300, 41.0, 17.0, 0.06, 0.08, 0.31),
+        diagnostics=Diagnostics(60, 60, 300, 41.0, 17.0, 0.06, 0.08, 0.13, 0.31),
         behaviour=BehaviourFound("Logistic", 0.62, 0.02, ((0.1, 0.12), (0.6, 0.55))),
         groups=(),
         severity_by="return foreseen",

@@ -115,7 +115,8 @@ def tell(found: Evaluation) -> None:
         say(f"judged on {told.rows} rows of {told.subjects} {who}; their decisions weigh as much as those of"
             f" {told.effective:.0f} subjects, their whole records as {told.effective_records:.1f}")  # fmt: skip
         say(f"{told.agreement:.0%} of logged actions are the policy's too; {told.unsupported:.0%} of its actions were"
-            " never given to others in similar states")  # fmt: skip
+            f" never given to others in similar states, and at {told.strayed:.0%} of the steps it would have taken one"
+            " by then")  # fmt: skip
     say(f"softened: {found.softened}" if found.softened else "the policy has chances of its own and is not softened")
     _tell_sensitivity(found)
     for note in found.notes:

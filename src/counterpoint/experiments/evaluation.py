@@ -147,7 +147,8 @@ def run_cell(cell: Cell, report: Report = silent) -> Rows:
                 {"task": cell.task, "estimator": each.name, "policy": name, "repetition": cell.repetition,
                  "estimate": each.value, "low": each.low, "high": each.high, "truth": None, "verdict": said.verdict,
                  "recommended": each.name == said.recommended, "silent": None,
-                 "effective": told and told.effective, "unsupported": told and told.unsupported}
+                 "effective": told and told.effective, "unsupported": told and told.unsupported,
+                 "strayed": told and told.strayed}
             )  # fmt: skip
         report("policies", len(found), len(ground.policies) * len(said.estimates))
     return found

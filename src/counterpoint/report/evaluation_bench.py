@@ -11,7 +11,7 @@ from counterpoint.report.style import PALETTE, canvas, legend_once
 
 COLUMNS = (
     "task", "estimator", "policy", "repetition", "estimate", "low", "high", "truth", "verdict", "recommended", "silent",
-    "effective", "unsupported",
+    "effective", "unsupported", "strayed",
 )  # fmt: skip
 REFUSED = "cannot be judged"
 

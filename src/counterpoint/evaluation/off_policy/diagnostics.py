@@ -35,6 +35,8 @@ def diagnose(question: Question, policy: Probabilities, log: Transitions, seed: 
     """How much of the log speaks of the policy, whose probabilities `policy` are before any softening."""
     rows, episodes = question.rows, question.episodes
     agreement = policy.gather(1, rows.action_index[:, None]).mean()
+    picked = _some_records(episodes, seed)
+    never = never_given(rows[picked], log, policy.shape[1], seed)
     return Diagnostics(
         subjects=episodes.subjects,
         episodes=len(episodes),
@@ -42,20 +44,45 @@ def diagnose(question: Question, policy: Probabilities, log: Transitions, seed: 
         effective=one_step_effective_sample_size(question),
         effective_records=effective_sample_size(question),
         largest=one_step_largest_share(question),
-        unsupported=unsupported(policy, rows, log, seed),
+        unsupported=min(float((policy[picked] * never).sum(1).mean()), 1.0),
+        strayed=strayed(Episodes.of(rows[picked]), policy[picked], never, question.discount),
         agreement=min(float(agreement), 1.0),
     )
 
 
-def unsupported(policy: Probabilities, rows: Transitions, log: Transitions, seed: int = 0) -> float:
-    """Share of the policy's actions that no other subject of the log was given in a similar state.
+def _some_records(episodes: Episodes, seed: int) -> Int[Tensor, " n"]:
+    """The rows of so many whole episodes, drawn at random, that `ASKED` rows are looked up; of one at least."""
+    order = torch.randperm(len(episodes), generator=generator(seed, "asked"))
+    fits = episodes.length[order].cumsum(0) <= ASKED
+    fits[0] = True
+    places = episodes.places[order[fits]]
+    return places[places >= 0]
+
+
+def strayed(episodes: Episodes, policy: Probabilities, never: Bool[Tensor, "n a"], discount: float = 1.0) -> float:
+    """Share of the steps that follow whoever logged with support, but not the policy.
+
+    A step has support where neither its action nor one before it in the record was `never` given to others in a
+    similar state: what comes later is not in the log. With u the probability of such an action, the share of steps
+    that have support is Σ γ^t·Π_{k ≤ t}(1 − u_k) / Σ γ^t, and that of the logged actions says how much a log of this
+    size can support at all.
+    """
+    logged = never.gather(1, episodes.rows.action_index[:, None])[:, 0]
+    weight = discount ** torch.arange(episodes.places.shape[1]) * episodes.present
+    followed, possible = (
+        float(((1 - episodes.table(share.double())).cumprod(1) * weight).sum() / weight.sum())
+        for share in ((policy * never).sum(1), logged)
+    )
+    return 1 - min(followed / possible, 1.0) if possible > 0 else 1.0
+
+
+def never_given(rows: Transitions, log: Transitions, actions: int, seed: int = 0) -> Bool[Tensor, "n a"]:
+    """Which actions no other subject of the log was given in a state similar to each row's.
 
     Where all state columns are categories only equal states are similar: of others, all are equally far.
     """
-    picked = torch.randperm(len(rows), generator=generator(seed, "asked"))[:ASKED]
     find = _taken_in_same_state if all_categories(rows.schema) else _taken_in_similar_states
-    taken = find(rows[picked], log, policy.shape[1], seed)
-    return min(float((policy[picked] * ~taken).sum(1).mean()), 1.0)
+    return ~find(rows, log, actions, seed)
 
 
 def _taken_in_similar_states(rows: Transitions, log: Transitions, actions: int, seed: int) -> Bool[Tensor, "n a"]:

@@ -82,6 +82,9 @@ class Diagnostics:
     """Share of all weight of single decisions that the heaviest subject has."""
     unsupported: Share
     """Share of recommended actions that no other subject was given in a similar state."""
+    strayed: Share
+    """Share of the steps at which the policy would have taken such an action by then, beyond those at which whoever
+    logged had."""
     agreement: Share
     """Share of logged actions that the policy would have taken too."""
 

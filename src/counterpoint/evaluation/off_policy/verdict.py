@@ -24,6 +24,11 @@ class Limits:
     silent."""
     unsupported_care: Share = 0.05
     """The same, above which care is needed."""
+    strayed: Share = 0.5
+    """Share of the steps behind such an action above which nothing is judged: most of what the policy leads to is then
+    not in the log."""
+    strayed_care: Share = 0.2
+    """The same, above which care is needed."""
     records_care: Amount = 10.0
     """Whole records that go the policy's way below which care is needed: what it does to later states is then read off
     the critic alone."""
@@ -75,6 +80,8 @@ def _grave(found: Evidence, limits: Limits) -> list[str]:
             f"{told.unsupported:.0%} of the recommended actions were never given to anybody in a similar state, so what"
             " would follow them is not in the log."
         )
+    if told.strayed > limits.strayed:
+        reasons.append(f"{_behind(told.strayed)}, so most of what it leads to is not in the log.")
     if found.value.apart(found.fitted):
         reasons.append(
             f"{found.fitted.name} says otherwise: its interval lies apart from {found.value.name}'s. One of them is"
@@ -104,9 +111,18 @@ def _thin(found: Evidence, limits: Limits) -> list[str]:
         reasons.append(
             f"{told.unsupported:.0%} of the recommended actions were never given to anybody in a similar state."
         )
+    if limits.strayed_care < told.strayed <= limits.strayed:
+        reasons.append(f"{_behind(told.strayed)}.")
     if told.largest > limits.largest_care:
         reasons.append(f"One subject has {told.largest:.0%} of all weight; without it the estimate would be another.")
     return reasons
+
+
+def _behind(share: float) -> str:
+    return (
+        f"Step by step along the records, the policy would at {share:.0%} of the steps have done something by then that"
+        " nobody was given in a similar state"
+    )
 
 
 def _disagreeing(found: Evidence) -> list[str]:

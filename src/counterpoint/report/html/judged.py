@@ -78,6 +78,7 @@ def _facts(found: Evaluation) -> tuple[tuple[str, str], ...]:
             ("The same by whole records", number(told.effective_records)),
             ("Largest share of the weight on one subject", share(told.largest)),
             ("Recommended actions never given in similar states", share(told.unsupported)),
+            ("Steps at which it would have given such an action by then", share(told.strayed)),
             ("Decisions in which policy and log agree", share(told.agreement)),
         ]
     if who:
