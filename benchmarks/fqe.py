@@ -17,8 +17,9 @@ from torch import Tensor
 
 import counterpoint as cp
 from counterpoint.data.jobs import Job, Origin
+from counterpoint.evaluation.off_policy.critic import fitted_q_evaluation
 from counterpoint.evaluation.off_policy.episodes import Episodes, Question, resampled
-from counterpoint.evaluation.off_policy.fqe import FQE, fitted_q_evaluation
+from counterpoint.evaluation.off_policy.fqe import FQE
 from counterpoint.nets.stacked import initialise
 from counterpoint.nets.training import Monitor, Schedule, train
 from counterpoint.policies.d3qn import Objective, QLearner, table

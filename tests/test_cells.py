@@ -12,8 +12,8 @@ from counterpoint.data.schema import Column, Schema
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
 from counterpoint.evaluation.off_policy.cells import CellCounts, CellFQE
+from counterpoint.evaluation.off_policy.critic import Critic, fitted_q_evaluation
 from counterpoint.evaluation.off_policy.episodes import Episodes, Question, resampled, subject_folds
-from counterpoint.evaluation.off_policy.fqe import Critic, fitted_q_evaluation
 from counterpoint.evaluation.off_policy.one_step import (
     one_step_doubly_robust,
     one_step_effective_sample_size,

@@ -11,8 +11,9 @@ from counterpoint.data.schema import Column, Schema
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import GOES_ON, Transitions, concatenate
 from counterpoint.evaluation.off_policy.backups import feasible
+from counterpoint.evaluation.off_policy.critic import Critic, fitted_q_evaluation
 from counterpoint.evaluation.off_policy.episodes import Episodes, Question, resampled
-from counterpoint.evaluation.off_policy.fqe import FQE, Critic, fitted_q_evaluation
+from counterpoint.evaluation.off_policy.fqe import FQE
 from counterpoint.nets.training import Monitor
 from tables import refused
 

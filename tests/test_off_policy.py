@@ -14,9 +14,10 @@ from torch import Tensor
 
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
+from counterpoint.evaluation.off_policy.critic import Critic
 from counterpoint.evaluation.off_policy.doubly_robust import _least, doubly_robust, magic, weighted_doubly_robust
 from counterpoint.evaluation.off_policy.episodes import Episodes, Question
-from counterpoint.evaluation.off_policy.fqe import FQE, Critic
+from counterpoint.evaluation.off_policy.fqe import FQE
 from counterpoint.evaluation.off_policy.weighting import (
     effective_sample_size,
     importance_sampling,

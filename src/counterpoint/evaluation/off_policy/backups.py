@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from counterpoint.data.transitions import Transitions
+from counterpoint.evaluation.off_policy.critic import subjects_of
 from counterpoint.evaluation.off_policy.episodes import Question
 from counterpoint.evaluation.off_policy.features import BLOCK, Features
 from counterpoint.nets.learner import Learner
@@ -132,8 +133,3 @@ def _factor(
         moments = torch.stack([told[own[i]].T @ told[own[i]] for i in some.tolist()])
         total += (counts[:, some.to(counts.device)] @ moments.flatten(1)).view_as(total)
     return torch.linalg.cholesky(total)
-
-
-def subjects_of(rows: Transitions) -> Int[Tensor, " n"]:
-    """Whose row it is, as counts number subjects."""
-    return rows.subject.unique(return_inverse=True)[1]

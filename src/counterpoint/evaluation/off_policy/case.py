@@ -14,9 +14,10 @@ from counterpoint.data.transitions import Transitions, concatenate
 from counterpoint.evaluation.off_policy.behaviour import Behaviour, BoostedTrees, Logistic, NearestNeighbours
 from counterpoint.evaluation.off_policy.cells import CellCounts, CellFQE, all_categories
 from counterpoint.evaluation.off_policy.confounding import Confounding
+from counterpoint.evaluation.off_policy.critic import Critic, mean_in_members
 from counterpoint.evaluation.off_policy.doubly_robust import doubly_robust, magic, weighted_doubly_robust
 from counterpoint.evaluation.off_policy.episodes import Episodes, Question, resampled, subject_folds
-from counterpoint.evaluation.off_policy.fqe import FQE, Critic
+from counterpoint.evaluation.off_policy.fqe import FQE
 from counterpoint.evaluation.off_policy.intervals import Counts, Estimator, interval_of, paired_interval
 from counterpoint.evaluation.off_policy.one_step import one_step_doubly_robust, widened
 from counterpoint.evaluation.off_policy.target import Probabilities, Softened, Stochastic, target
@@ -137,9 +138,7 @@ class Case:
 
     def fitted(self, own: Own | None = None) -> Float[Tensor, " b"]:
         """What every critic of a resampled log says of it, or of some of its subjects."""
-        counts = self.counts if own is None else self.counts * own
-        weight = counts[:, self.question.episodes.subject]
-        return (weight * self.first).sum(1) / weight.sum(1)
+        return mean_in_members(self.question.episodes, self.first, self.counts if own is None else self.counts * own)
 
     def interval(self, name: str, how: Judging, seed: int, own: Own | None = None) -> Interval:
         """An estimate, of some of the subjects or of all; a fixed critic's own spread is added to it."""
@@ -206,8 +205,7 @@ def lay_beside(
     critic = recipe.cross_fit(question, folds, own, monitor.stage("critic"))
     drawn = resampled(episodes.subjects, how.critic_draws, derive(seed, "critics"))
     counts = torch.cat([torch.ones_like(drawn[:1]), drawn])
-    members = recipe.fit(question, counts, own, monitor.stage("resampled critics"))
-    first = members.state[:, episodes.places[:, 0]].double()
+    first = recipe.first_values(question, counts, own, monitor.stage("resampled critics"))
     return Case(question, found.now, found.certain, behaviours, critic, first, counts, log)
 
 

@@ -21,11 +21,11 @@ from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError, require
 from counterpoint.evaluation.off_policy.behaviour import Behaviour, BehaviourModel
+from counterpoint.evaluation.off_policy.critic import CriticRecipe, subjects_of
 from counterpoint.evaluation.off_policy.episodes import Question
-from counterpoint.evaluation.off_policy.fqe import Critic
 from counterpoint.nets.training import Monitor
 from counterpoint.policies.base import action_numbers
-from counterpoint.settings import Amount, Positive, check_settings, checked
+from counterpoint.settings import Amount, Positive, checked
 
 CLOSE = 1e-4
 """Sweeps end where no value changes by more than this share of the largest reward."""
@@ -65,7 +65,7 @@ class CellCounts(BehaviourModel):
 
 
 @dataclass(frozen=True)
-class CellFQE:
+class CellFQE(CriticRecipe):
     """Fitted Q evaluation by counting. Assumes that the policy acts on the state alone."""
 
     action_prior: Amount = 1.0
@@ -75,36 +75,11 @@ class CellFQE:
     sweeps: Positive = 1000
     """Most steps ahead that count."""
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
-    @checked
-    def fit(
-        self,
-        question: Question,
-        counts: Float[Tensor, "b subjects"],
-        seed: int = 0,
-        monitor: Monitor = Monitor(),
-        device: str = "cpu",
-    ) -> Critic:
-        """A critic whose members are resampled logs. Nothing is left to chance, and all is done on the CPU."""
-        return Critic(*self._values(question, counts), counts=counts)
-
-    @checked
-    def cross_fit(
-        self,
-        question: Question,
-        folds: Int[Tensor, " subjects"],
-        seed: int = 0,
-        monitor: Monitor = Monitor(),
-        device: str = "cpu",
-    ) -> Critic:
-        """One critic that values every row by a member that has seen no row of its subject; subjects come in folds."""
-        require(int(folds.max()) > 0, "one fold leaves nobody to learn from; deal the subjects to 2 or more")
-        apart = torch.arange(int(folds.max()) + 1)
-        found = self._values(question, (folds != apart[:, None]).double())
-        own = folds[question.rows.subject.unique(return_inverse=True)[1]]
-        return Critic(*found[:, own, torch.arange(len(own))][:, None])
+    def values(
+        self, question: Question, counts: Float[Tensor, "b subjects"], seed: int, monitor: Monitor, device: str
+    ) -> "CellValues":
+        """Nothing is left to chance, and all is done on the CPU."""
+        return CellValues(self._values(question, counts))
 
     def _values(self, question: Question, counts: Float[Tensor, "b subjects"]) -> Float[Tensor, "3 b n"]:
         """Q(s, a), V(s) and V(s') of every row in every member."""
@@ -128,6 +103,16 @@ class CellFQE:
         return torch.from_numpy(np.stack([taken, value[log.state], after]).transpose(0, 2, 1).copy())
 
 
+@dataclass(frozen=True, eq=False)
+class CellValues:
+    """Q(s, a), V(s) and V(s') of every row in every member."""
+
+    found: Float[Tensor, "3 b n"]
+
+    def of(self, question: Question, rows: Int[Tensor, " r"], members: slice) -> Float[Tensor, "3 b r"]:
+        return self.found[:, members, rows]
+
+
 class _Log:
     """Rows as cells, and the sums over them."""
 
@@ -141,7 +126,7 @@ class _Log:
         actions = question.policy.shape[1]
         pairs, pair = (state * actions + action_numbers(rows)).unique(return_inverse=True)
         self.state, self.next, self.pair = state.numpy(), following_state.numpy(), pair.numpy()
-        self.subject = rows.subject.unique(return_inverse=True)[1].numpy()
+        self.subject = subjects_of(rows).numpy()
         self.reward, self.goes_on = rows.reward.numpy()[:, None], following.float().numpy()[:, None]
         policy = _of_cells(cells, torch.cat([question.policy, question.policy_after]), following)
         self.policy_of_pair, self.mass = policy.flatten()[pairs].numpy(), policy.sum(1).numpy()

@@ -22,40 +22,16 @@ from torch import Tensor
 from counterpoint.artifacts import device_of, recipe_hash, tensors_hash
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import require
-from counterpoint.evaluation.off_policy.backups import FittedQ, subjects_of
+from counterpoint.evaluation.off_policy.backups import FittedQ
+from counterpoint.evaluation.off_policy.critic import CriticRecipe
 from counterpoint.evaluation.off_policy.episodes import Question
 from counterpoint.evaluation.off_policy.features import Features
 from counterpoint.nets.training import Monitor, Schedule, train
-from counterpoint.settings import Amount, Count, check_settings, checked
-
-ALL_ONCE = torch.ones(1, 1)
-"""Every subject counts once."""
-
-
-@dataclass(frozen=True, eq=False)
-class Critic:
-    """Values of every row in every member: of what was done, and of what the policy would do."""
-
-    taken: Float[Tensor, "b n"]
-    """Q(s_t, a_t)."""
-    state: Float[Tensor, "b n"]
-    """V(s_t) of the policy."""
-    after: Float[Tensor, "b n"]
-    """V(s_{t+1}) of the policy, which stands for what a record that stops does not show; 0 where nothing follows."""
-    counts: Float[Tensor, "b subjects"] = ALL_ONCE
-    """How often every subject stands in the member's table; one row may serve all members, one column all subjects."""
-
-
-def fitted_q_evaluation(question: Question, critic: Critic) -> Float[Tensor, " b"]:
-    """The mean value of the episodes' first states in every member, by how often it counts their subjects."""
-    episodes = question.episodes
-    counts = critic.counts.expand(len(critic.state), episodes.subjects)[:, episodes.subject].double()
-    first = critic.state[:, episodes.places[:, 0]].double()
-    return (counts * first).sum(1) / counts.sum(1)
+from counterpoint.settings import Amount, Count
 
 
 @dataclass(frozen=True)
-class FQE:
+class FQE(CriticRecipe):
     """Fitted Q evaluation, linear in random features. Assumes a discrete action space."""
 
     hidden: Count = 256
@@ -65,45 +41,9 @@ class FQE:
     horizon: Count = 0
     """Steps that count, no fewer than the longest episode has; 0 for as many."""
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
-    @checked
-    def fit(
-        self,
-        question: Question,
-        counts: Float[Tensor, "b subjects"],
-        seed: int = 0,
-        monitor: Monitor = Monitor(),
-        device: str = "cpu",
-    ) -> Critic:
-        """A critic whose members are resampled logs."""
-        values = self._values(question, counts, seed, monitor, device)
-        return Critic(*values.of(question, torch.arange(len(question.rows)), slice(None)), counts=counts)
-
-    @checked
-    def cross_fit(
-        self,
-        question: Question,
-        folds: Int[Tensor, " subjects"],
-        seed: int = 0,
-        monitor: Monitor = Monitor(),
-        device: str = "cpu",
-    ) -> Critic:
-        """One critic that values every row by a member that has seen no row of its subject; subjects come in folds."""
-        require(int(folds.max()) > 0, "one fold leaves nobody to learn from; deal the subjects to 2 or more")
-        apart = torch.arange(int(folds.max()) + 1)
-        values = self._values(question, (folds != apart[:, None]).double(), seed, monitor, device)
-        own = folds[subjects_of(question.rows)]
-        found = torch.zeros(3, 1, len(question.rows))
-        for fold in apart.tolist():
-            rows = (own == fold).nonzero()[:, 0]
-            found[..., rows] = values.of(question, rows, slice(fold, fold + 1))
-        return Critic(*found)
-
-    def _values(
+    def values(
         self, question: Question, counts: Float[Tensor, "b subjects"], seed: int, monitor: Monitor, device: str
-    ) -> "Values":
+    ) -> "LinearValues":
         _check(question, counts)
         longest = question.episodes.places.shape[1]
         horizon = self.horizon or longest
@@ -112,11 +52,11 @@ class FQE:
         learner = FittedQ(question, counts, features, self.ridge, horizon)
         known = recipe_hash(self, question.rows.fingerprint, question.discount, seed, _hash(question, counts))
         train(learner, Schedule(steps=horizon, log_every=1), [seed] * len(counts), known, monitor)
-        return Values(features, learner.coefficients, learner.low, learner.high)
+        return LinearValues(features, learner.coefficients, learner.low, learner.high)
 
 
 @dataclass(frozen=True, eq=False)
-class Values:
+class LinearValues:
     """Linear value functions of every member for every number of steps to come; member, steps − 1, feature."""
 
     features: Features

@@ -15,8 +15,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from counterpoint.errors import require
+from counterpoint.evaluation.off_policy.critic import Critic
 from counterpoint.evaluation.off_policy.episodes import Question
-from counterpoint.evaluation.off_policy.fqe import Critic
 from counterpoint.evaluation.off_policy.weighting import by_subject, discounts, summed
 from counterpoint.evaluation.statistics import Interval
 from counterpoint.settings import Share, Weight, checked
