@@ -170,6 +170,24 @@ def test_a_wrong_flag_is_one_line(run: Path, capsys, words: tuple[object, ...], 
     assert (run / "evaluation.json").read_bytes() == before
 
 
+def distrust(run: Path) -> None:
+    """Checks that distrust the run's model."""
+    found = json.dumps({"trust": "no", "reasons": ["Noise depends on the action."]})
+    Run(run).keep("check", lambda path: path.write_text(found), ["scm"])
+
+
+def test_what_a_distrusted_model_says_is_not_to_be_gone_by(folder: Path, run: Path) -> None:
+    said = "its checks distrust it (SCM rollouts, CF-PE)."
+    assert not any(said in reason for reason in Run(run).judgement.reasons), "nobody has checked it"
+    own = fitted(folder, "distrusted")
+    command("train", "--run", own, "--method", "d3qn", "--hidden", 8, "--steps", 20)
+    distrust(own)
+    command("evaluate", "--run", own, *QUICK)
+    assert said in Run(own).judgement.reasons[-1]
+    command("check-scm", "--run", own)
+    assert not Run(own).has("judgement"), "what the checks found is part of it"
+
+
 def test_continuous_doses_are_judged_inside_the_model(tmp_path: Path, capsys) -> None:
     log = table(60)
     log["dose"] = log["dose"] + np.random.default_rng(0).random(len(log)).round(3)
@@ -182,6 +200,9 @@ def test_continuous_doses_are_judged_inside_the_model(tmp_path: Path, capsys) ->
     assert "--bins" in found.reasons[0]
     assert [each.name for each in found.estimates] == ["SCM rollouts", "CF-PE"]
     assert (run / "evaluation.png").exists()
+    distrust(run)
+    command("evaluate", "--run", run, *QUICK)
+    assert "its checks distrust it" in Run(run).judgement.reasons[1]
     capsys.readouterr()
 
 

@@ -314,6 +314,7 @@ GOOD = Evidence(
     0.01,
     2.0,
     True,
+    (),
 )
 
 
@@ -340,6 +341,7 @@ def told(**changes: Any) -> Evidence:
         (replace(GOOD, calibration_error=0.06), "with care", "6% off"),
         (replace(GOOD, lost_at=1.2), "with care", "1.20"),
         (replace(GOOD, held_out=False), "with care", "--held-out"),
+        (replace(GOOD, distrusted=("SCM rollouts", "CF-PE")), "with care", "(SCM rollouts, CF-PE)"),
     ],
 )
 def test_a_verdict_has_its_reason(evidence: Evidence, judgement: str, word: str) -> None:

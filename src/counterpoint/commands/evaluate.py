@@ -16,6 +16,7 @@ from counterpoint.evaluation.off_policy.result import Estimate, Evaluation
 from counterpoint.evaluation.true_return import evaluate
 from counterpoint.model import Model
 from counterpoint.nets.training import Monitor
+from counterpoint.policies.base import Verdict
 from counterpoint.report.evaluation import evaluation_figure
 from counterpoint.report.results import write_csv
 from counterpoint.runs import Run
@@ -63,7 +64,8 @@ class Evaluate:
     def _judge(self, run: Run) -> None:
         """What the log says."""
         policy, (rows, others), (model, task) = run.policy, judged_rows(run), run_model(run)
-        how = self.judging.judging()
+        how, used = self.judging.judging(), ["scm", "task"] if model is not None else []
+        used += ["check"] if model is not None and run.has("check") else []
         with progress() as report:
             found = judge(
                 rows,
@@ -73,10 +75,10 @@ class Evaluate:
                 held_out=len(others) > 0,
                 model=model,
                 task=task,
+                check=run.checked if "check" in used else Verdict(),
                 seed=self.seed,
                 monitor=Monitor(report=report),
             )
-        used = ["scm", "task"] if model is not None else []
         write_csv(found.rows(), self.run / "estimates.csv")
         evaluation_figure(found, self.run / "evaluation.png")
         run.keep("judgement", lambda path: write_text(path, found.text()), ["data", "split", *used, "policy"])

@@ -156,6 +156,7 @@ def _support(
     shape = state.shape[:3]
     if logged is None or not isinstance(logged.actions, Discrete):
         return torch.full(shape, torch.nan)
-    taken, _ = Similar(logged).taken(state.flatten(0, 2), logged.actions.count)
+    similar = Similar(logged)
+    taken = similar.counted(similar.nearest(state.flatten(0, 2))[0], logged.actions.count)
     share = taken.float() / taken.sum(1, keepdim=True).clamp(min=1)
     return share.gather(1, logged.actions.index(action.flatten(0, 2))[:, None])[:, 0].view(shape)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -54,20 +55,32 @@ class Similar:
         self.scale = _scale(self.spread)
         self.count = max(1, min(neighbours, len(self.logged) // 5))
         self.found = NearestNeighbors(n_neighbors=self.count).fit((self.spread / self.scale).double().cpu().numpy())
-        apart = torch.from_numpy(self.found.kneighbors()[0]).mean(1)  # Of the rows themselves, each without itself.
-        self.limit = float(apart.quantile(UNLIKE))
+
+    @cached_property
+    def limit(self) -> float:
+        """Distances of the rows themselves, each without itself, of which few are larger."""
+        return float(torch.from_numpy(self.found.kneighbors()[0]).mean(1).quantile(UNLIKE))
+
+    def nearest(self, state: Float[Tensor, "n s"]) -> tuple[Int[Tensor, "n k"], Float[Tensor, " n"]]:
+        """The most similar rows' places in `logged`, and their mean distance."""
+        asked = spread_levels(state, self.logged.schema.categories) / self.scale
+        apart, found = self.found.kneighbors(asked.double().cpu().numpy())
+        return torch.from_numpy(found), torch.from_numpy(apart).mean(1)
 
     def rows(self, state: Float[Tensor, "n s"]) -> tuple[Int[Tensor, "n k"], Bool[Tensor, " n"]]:
         """The most similar rows' places in `logged`, and whether the state is like any row at all."""
-        asked = spread_levels(state, self.logged.schema.categories) / self.scale
-        apart, found = self.found.kneighbors(asked.double().cpu().numpy())
-        return torch.from_numpy(found), torch.from_numpy(apart).mean(1) <= self.limit
+        found, apart = self.nearest(state)
+        return found, apart <= self.limit
 
     def taken(self, state: Float[Tensor, "n s"], actions: int) -> tuple[Int[Tensor, "n actions"], Bool[Tensor, " n"]]:
         """How many of the similar rows took each action of a finite space, and whether there are similar rows."""
         rows, known = self.rows(state)
-        index = self.logged.action_index.cpu()[rows]
-        return torch.nn.functional.one_hot(index.clamp(min=0), actions).sum(1), known
+        return self.counted(rows, actions), known
+
+    def counted(self, rows: Int[Tensor, "n k"], actions: int) -> Int[Tensor, "n actions"]:
+        """How many of these rows took each action."""
+        index = self.logged.action_index.cpu()[rows].clamp(min=0)
+        return torch.zeros(len(rows), actions, dtype=torch.long).scatter_add_(1, index, torch.ones_like(index))
 
 
 class NearLog(nn.Module):

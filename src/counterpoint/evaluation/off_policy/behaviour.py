@@ -177,7 +177,8 @@ class NearestNeighbours(BehaviourModel):
 
     def estimated(self, seen: Transitions, asked: Transitions, seed: int) -> Float[Tensor, "n a"]:
         similar = Similar(seen, self.neighbours, self.most, seed)
-        return similar.taken(asked.state, _actions(seen).count)[0] / similar.count
+        found, _ = similar.nearest(asked.state)
+        return similar.counted(found, _actions(seen).count) / similar.count
 
 
 def _actions(rows: Transitions) -> Discrete:

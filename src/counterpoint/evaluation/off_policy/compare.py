@@ -10,7 +10,7 @@ from counterpoint.data.transitions import Transitions
 from counterpoint.errors import require
 from counterpoint.evaluation.off_policy.case import Case, Judging, estimate_behaviours, lay_beside, whole_log
 from counterpoint.evaluation.off_policy.inside import Inside
-from counterpoint.evaluation.off_policy.judge import conclude
+from counterpoint.evaluation.off_policy.judge import Asked, conclude
 from counterpoint.evaluation.off_policy.result import KNOWN, Estimate, Evaluation, read_back
 from counterpoint.evaluation.off_policy.target import Stochastic
 from counterpoint.model import Model
@@ -94,7 +94,7 @@ def compare(
     for name, policy in policies.items():
         watch, model = monitor.stage(name), (models or {}).get(name)
         cases[name] = lay_beside(rows, policy, how, others, model, seed, watch, behaviours)
-        found.append(conclude(cases[name], policy, how, Inside(), held_out, name, seed, watch))
+        found.append(conclude(cases[name], Asked(policy, how, held_out, name, seed), Inside(), watch))
     return Comparison(tuple(found), tuple(_pair(cases, *names, how, seed) for names in combinations(cases, 2)))
 
 

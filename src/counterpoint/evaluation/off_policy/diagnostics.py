@@ -88,7 +88,7 @@ def never_given(rows: Transitions, log: Transitions, actions: int, seed: int = 0
 def _taken_in_similar_states(rows: Transitions, log: Transitions, actions: int, seed: int) -> Bool[Tensor, "n a"]:
     """Which actions other subjects were given in the states most like each row's."""
     similar = Similar(log, seed=seed)
-    found, _ = similar.rows(rows.state)
+    found, _ = similar.nearest(rows.state)
     other = similar.logged.subject[found] != rows.subject[:, None]
     action = torch.where(other, similar.logged.action_index[found], actions)
     return torch.zeros(len(rows), actions + 1, dtype=torch.bool).scatter_(1, action, True)[:, :-1]

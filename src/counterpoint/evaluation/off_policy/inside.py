@@ -12,7 +12,7 @@ from counterpoint.evaluation.off_policy.result import Estimate
 from counterpoint.evaluation.off_policy.target import Stochastic
 from counterpoint.model import Model
 from counterpoint.nets.training import Monitor
-from counterpoint.policies.base import Policy
+from counterpoint.policies.base import Policy, Verdict
 from counterpoint.scm.base import StructuralCausalModel
 from counterpoint.seeding import derive
 from counterpoint.tasks.base import Task
@@ -24,6 +24,8 @@ class Inside:
 
     estimates: tuple[Estimate, ...] = ()
     notes: tuple[str, ...] = ()
+    distrusted: tuple[str, ...] = ()
+    """Those that rest on a model which its checks distrust."""
 
 
 def inside_model(
@@ -34,6 +36,7 @@ def inside_model(
     how: Judging,
     seed: int,
     monitor: Monitor,
+    check: Verdict = Verdict(),
 ) -> Inside:
     """The policy simulated from the log's first states, and every record replayed with its own noise.
 
@@ -53,4 +56,5 @@ def inside_model(
         except CounterpointError as error:
             notes.append(f"{name}: {error}")
     monitor.report("inside the model", len(ways), len(ways))
-    return Inside(tuple(estimates), tuple(notes))
+    distrusted = tuple(each.name for each in estimates) if check.trust == "no" else ()
+    return Inside(tuple(estimates), tuple(notes), distrusted)

@@ -1,5 +1,7 @@
 """`judge`: what a log says of a policy, by every estimator, with what each of them rests on and a verdict in words."""
 
+from dataclasses import dataclass, replace
+
 import torch
 
 from counterpoint.data.spaces import Discrete
@@ -12,11 +14,11 @@ from counterpoint.evaluation.off_policy.inside import Inside, inside_model
 from counterpoint.evaluation.off_policy.intervals import bca, interval_of
 from counterpoint.evaluation.off_policy.result import BehaviourFound, Estimate, Evaluation, Part, Sensitivity
 from counterpoint.evaluation.off_policy.target import Stochastic, finite_actions
-from counterpoint.evaluation.off_policy.verdict import Evidence, verdict
+from counterpoint.evaluation.off_policy.verdict import Evidence, not_to_go_by, verdict
 from counterpoint.evaluation.off_policy.weighting import logged_return
 from counterpoint.model import Model
 from counterpoint.nets.training import Monitor
-from counterpoint.policies.base import Policy
+from counterpoint.policies.base import Policy, Verdict
 from counterpoint.seeding import derive
 from counterpoint.settings import checked
 from counterpoint.tasks.base import Task
@@ -40,6 +42,7 @@ def judge(
     held_out: bool = False,
     model: Model | None = None,
     task: Task | None = None,
+    check: Verdict = Verdict(),
     name: str = "",
     seed: int = 0,
     monitor: Monitor = Monitor(),
@@ -47,7 +50,8 @@ def judge(
     """What the log says of the policy.
 
     `rows` are whole records, best of subjects that the policy has not learned from (`held_out`); rows of `others` help
-    to estimate who logged and to find similar states. A `model` and a `task` add what the policy earns inside them.
+    to estimate who logged and to find similar states. A `model` and a `task` add what the policy earns inside them,
+    and what `check` found of the model says whether that is to be gone by.
 
     Example:
         >>> import counterpoint as cp
@@ -58,73 +62,77 @@ def judge(
         'with care'
     """
     check_severity(how.severity, rows.schema)
-    inside = inside_model(policy, Episodes.of(rows), model, task, how, seed, monitor)
+    asked = Asked(policy, how, held_out, name, seed)
+    inside = inside_model(policy, Episodes.of(rows), model, task, how, seed, monitor, check)
     if not isinstance(rows.actions, Discrete):
-        return by_model_alone(rows, policy, how, inside, held_out, name, seed)
-    case = lay_beside(rows, policy, how, others, model, seed, monitor)
-    return conclude(case, policy, how, inside, held_out, name, seed, monitor)
+        return by_model_alone(rows, asked, inside)
+    return conclude(lay_beside(rows, policy, how, others, model, seed, monitor), asked, inside, monitor)
 
 
-def conclude(
-    case: Case,
-    policy: Policy | Stochastic,
-    how: Judging,
-    inside: Inside,
-    held_out: bool,
-    name: str,
-    seed: int,
-    monitor: Monitor,
-) -> Evaluation:
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """Which policy is judged, and how."""
+
+    policy: Policy | Stochastic
+    how: Judging
+    held_out: bool
+    name: str
+    seed: int
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the policy has learned nothing from the rows that it is judged on."""
+        return self.held_out or isinstance(self.policy, Stochastic)
+
+
+def conclude(case: Case, asked: Asked, inside: Inside, monitor: Monitor) -> Evaluation:
     """Every number of a case, those from inside a model beside them, and the verdict."""
-    estimates = _estimates(case, how, seed, monitor)
+    how, seed = asked.how, asked.seed
+    estimates, gain = _estimates(case, how, seed, monitor), case.gain(how, seed)
     told, behaviour = diagnose(case.question, case.policy, case.log, seed), _behaviour(case)
-    gain = case.gain(how, seed)
     sensitivity = _sensitivity(case, how, seed, gain.excludes(0.0))
-    severity = by_severity(case.question, how.severity, seed)
-    groups, levels = (_parts(case, each, how, seed) for each in (by_group(policy, case.question.episodes), severity))
-    fresh = held_out or isinstance(policy, Stochastic)
-    fitted, others = estimates[-1], sensitivity.behaviour
-    evidence = Evidence(estimates[0], fitted, others, told, behaviour.error, sensitivity.lost_at, fresh)
-    judgement, reasons = verdict(evidence, how.limits)
-    return Evaluation(
-        policy=name or type(policy.recipe if isinstance(policy, Policy) else policy).__name__,
+    groups, severity = by_group(asked.policy, case.question.episodes), by_severity(case.question, how.severity, seed)
+    doubts = behaviour.error, sensitivity.lost_at, asked.fresh, inside.distrusted
+    judgement, reasons = verdict(
+        Evidence(estimates[0], estimates[-1], sensitivity.behaviour, told, *doubts), how.limits
+    )
+    return replace(
+        _unjudged(case.question, asked, inside),
         verdict=judgement,
         reasons=reasons,
         recommended=RECOMMENDED,
         estimates=(*estimates, *inside.estimates),
-        logged=Estimate.of(LOGGED, interval_of(logged_return, case.question, *chance(how, seed))),
         difference=Estimate.of(f"more than {LOGGED}", gain),
         diagnostics=told,
         behaviour=behaviour,
-        groups=groups,
+        groups=_parts(case, groups, how, seed),
         severity_by=severity.by,
-        severity=levels,
+        severity=_parts(case, severity, how, seed),
         sensitivity=sensitivity,
         softened=how.softened if case.certain else None,
-        held_out=fresh,
-        discount=how.discount,
-        confidence=how.confidence,
-        draws=how.draws,
-        seed=seed,
-        notes=inside.notes,
     )
 
 
-def by_model_alone(
-    rows: Transitions, policy: Policy | Stochastic, how: Judging, inside: Inside, held_out: bool, name: str, seed: int
-) -> Evaluation:
+def by_model_alone(rows: Transitions, asked: Asked, inside: Inside) -> Evaluation:
     """Continuous doses have no probabilities: only a model says anything, and the log cannot check it."""
     if not inside.estimates:
         finite_actions(rows)
     nobody = torch.zeros(len(rows), 0)
-    asked = Question(Episodes.of(rows), nobody, nobody, nobody, how.discount)
+    question = Question(Episodes.of(rows), nobody, nobody, nobody, asked.how.discount)
+    reasons = CONTINUOUS, *not_to_go_by(inside.distrusted)
+    return replace(_unjudged(question, asked, inside), reasons=reasons, recommended=inside.estimates[0].name)
+
+
+def _unjudged(question: Question, asked: Asked, inside: Inside) -> Evaluation:
+    """What can be said of a policy before any record is weighed: what was logged, and what a model says."""
+    policy, how = asked.policy, asked.how
     return Evaluation(
-        policy=name or type(policy).__name__,
+        policy=asked.name or type(policy.recipe if isinstance(policy, Policy) else policy).__name__,
         verdict="cannot be judged",
-        reasons=(CONTINUOUS,),
-        recommended=inside.estimates[0].name,
+        reasons=(),
+        recommended="",
         estimates=inside.estimates,
-        logged=Estimate.of(LOGGED, interval_of(logged_return, asked, *chance(how, seed))),
+        logged=Estimate.of(LOGGED, interval_of(logged_return, question, *chance(how, asked.seed))),
         difference=None,
         diagnostics=None,
         behaviour=None,
@@ -133,11 +141,11 @@ def by_model_alone(
         severity=(),
         sensitivity=None,
         softened=None,
-        held_out=held_out,
+        held_out=asked.fresh,
         discount=how.discount,
         confidence=how.confidence,
         draws=how.draws,
-        seed=seed,
+        seed=asked.seed,
         notes=inside.notes,
     )
 

@@ -57,6 +57,8 @@ class Evidence:
     calibration_error: float
     lost_at: float | None
     held_out: bool
+    distrusted: tuple[str, ...]
+    """Estimates inside a model that its checks distrust."""
 
 
 def verdict(found: Evidence, limits: Limits = Limits()) -> tuple[Judgement, tuple[str, ...]]:
@@ -149,4 +151,10 @@ def _assuming(found: Evidence, limits: Limits) -> list[str]:
             "The policy may have learned from the very subjects it is judged on, which flatters it; hold some out"
             " (--held-out)."
         )
-    return reasons
+    return [*reasons, *not_to_go_by(found.distrusted)]
+
+
+def not_to_go_by(names: tuple[str, ...]) -> list[str]:
+    """A word on estimates inside a model that its checks distrust, where there are some."""
+    said = "What the model itself says of the policy is not to be gone by: its checks distrust it"
+    return [f"{said} ({', '.join(names)})."] if names else []

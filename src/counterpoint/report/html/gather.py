@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from counterpoint.data.transitions import Transitions
 from counterpoint.errors import require
 from counterpoint.evaluation.off_policy.result import Evaluation
 from counterpoint.evaluation.statistics import Interval
@@ -50,15 +51,9 @@ class Page:
 
 def gather(parts: Parts) -> Page:
     """What may be shown of a run."""
-    rows = parts.rows.real
-    subjects = len(rows.subject.unique())
-    require(
-        subjects >= SMALLEST, f"the run has {subjects} subjects, and a page shows at least {SMALLEST} at once; add some"
-    )
+    rows = _enough(parts.rows.real)
     severity, log = severity_of(rows, parts.severity), cohort(rows, parts.held_out)
     acts = None if parts.policy is None else doing(rows, parts.policy, parts.scm, severity)
-    wanted = acts.wanted if acts else (None,) * (len(severity.labels) if severity else 0)
-    answers = None if parts.scm is None or severity is None else imagined(rows, parts.scm, severity, wanted)
     return Page(
         name=parts.name,
         summary=summary(parts, log, acts),
@@ -66,7 +61,7 @@ def gather(parts: Parts) -> Page:
         check=parts.check,
         checks=None if parts.check is None else _checks(parts.check),
         severity=severity,
-        imagined=answers,
+        imagined=_imagined(parts, rows, severity, acts),
         model="" if parts.scm is None else type(parts.scm.recipe).__name__,
         policy="" if parts.policy is None else kind_of(parts.policy),
         rule=() if parts.policy is None else rule_of(parts.policy, rows),
@@ -80,6 +75,22 @@ def gather(parts: Parts) -> Page:
         versions=_versions(parts),
         caveats=_caveats(parts),
     )
+
+
+def _enough(rows: Transitions) -> Transitions:
+    """The rows, if they are of so many subjects that a page can show them."""
+    subjects = len(rows.subject.unique())
+    require(
+        subjects >= SMALLEST, f"the run has {subjects} subjects, and a page shows at least {SMALLEST} at once; add some"
+    )
+    return rows
+
+
+def _imagined(parts: Parts, rows: Transitions, severity: Severity | None, acts: Doing | None) -> Imagined | None:
+    """What the model answers in every severity group, of what the policy wants there among the rest."""
+    if parts.scm is None or severity is None:
+        return None
+    return imagined(rows, parts.scm, severity, acts.wanted if acts else (None,) * len(severity.labels))
 
 
 def _checks(found: Report) -> Table:
