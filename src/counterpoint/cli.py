@@ -21,6 +21,7 @@ from counterpoint.commands.report import Report
 from counterpoint.commands.reproduce import Reproduce
 from counterpoint.commands.run import RunStudy
 from counterpoint.commands.simulate import Simulate
+from counterpoint.commands.synthetic_cohort import MakeSyntheticCohort
 from counterpoint.commands.train import Train
 from counterpoint.errors import CounterpointError
 from counterpoint.version import VERSION
@@ -40,6 +41,7 @@ Command = (
     | Annotated[Demo, tyro.conf.subcommand("demo")]
     | Annotated[Mimic, tyro.conf.subcommand("mimic")]
     | Annotated[Cohort, tyro.conf.subcommand("cohort")]
+    | Annotated[MakeSyntheticCohort, tyro.conf.subcommand("synthetic-cohort")]
     | Annotated[Bench, tyro.conf.subcommand("bench")]
     | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
 )

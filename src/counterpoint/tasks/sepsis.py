@@ -1,17 +1,17 @@
 """A synthetic ward of septic patients: 46 columns, 25 pairs of doses, death and discharge, and every equation known.
 
     z' = z + rate·(pulls − z) + treatment(z, a, subject) + noise·u          36 measured columns (`sepsis_columns`)
-    ventilated' = 1[u < −1.7 + 3·ventilated − 0.5·z(PaO2/FiO2) − 0.3·z(GCS)]
+    ventilated' = 1[u < −2.1 + 3·ventilated − 0.5·z(PaO2/FiO2) − 0.3·z(GCS)]
     scores, ratios, the sum of urine                                        computed from the above
-    P(died | s) = sigmoid(severity − 6)
-    P(discharged | s) = (1 − P(died))·sigmoid(−1.2·severity − 1.6 − 2·ventilated)
+    P(died | s) = sigmoid(severity − 6.3)
+    P(survived | s) = (1 − P(died))·sigmoid(−severity − 1.9 − 1.5·ventilated)
 
 Fluid fills the vessels and makes urine; what leaks out drowns the lung, which heals slowly. A vasopressor raises the
 pressure at once; where the vessels were not slack it starves tissue, which shows as lactate. How far either raises the
 pressure differs between patients and is not among the columns. A step is four hours; doses and reward are those of
 Raghu et al., "Deep reinforcement learning for sepsis treatment", 2017. It is no model of patients: it has a cohort's
-columns, ranges and kinds of trouble, and truths to compare with. A patient who is still there at the horizon has
-neither outcome, where a cohort knows it.
+columns, ranges and kinds of trouble, and truths to compare with (docs/sepsis.md sets it beside patients). A patient who
+is still there at the horizon has neither outcome, where a cohort knows it.
 """
 
 from collections.abc import Callable
@@ -26,6 +26,7 @@ from counterpoint.data.doses import ActionColumn, product_space
 from counterpoint.data.knowledge import Knowledge
 from counterpoint.data.schema import Column, Schema
 from counterpoint.data.shapes import Action, Flag, Noise, Reward, State
+from counterpoint.data.spaces import constant
 from counterpoint.data.transitions import GOES_ON
 from counterpoint.seeding import generator as seeded
 from counterpoint.settings import Finite, Positive, Share, check_settings
@@ -64,7 +65,7 @@ TREATMENT = {
 }
 """What a dose does at once, alike in all patients; pressure and lung are in `SyntheticSepsis.treatment`."""
 FLUID_PRESSURE, VASO_PRESSURE, LEAK = 1.0, 1.6, 0.55
-"""Effects of a very large dose on the pressure (13 mmHg for a standard deviation), and of leaking fluid on the lung."""
+"""Effects of a very large dose on the pressure (in 13.5 mmHg), and of leaking fluid on the lung."""
 WARM_UP = 4
 """Untreated steps before the record begins, in which the columns come to fit each other."""
 
@@ -109,7 +110,7 @@ class SyntheticSepsis(KnownSCM):
 
     actions = ACTIONS
     state_names = COLUMNS
-    outcome_names = ("died", "discharged")
+    outcome_names = ("died", "survived")
     noise_width = len(TABLE) + 1
 
     @property
@@ -132,10 +133,10 @@ class SyntheticSepsis(KnownSCM):
         return 0.8 * hypotension(state) + organs + 0.25 * age + 0.15 * other
 
     def hazard(self, state: State) -> Float[Tensor, "*n 3"]:
-        """P(died), P(discharged) and P(stays) in this step."""
+        """P(died), P(survived: is discharged) and P(stays) in this step."""
         severity = self.severity(state)
-        died = (severity - 6.0).sigmoid()
-        home = (1 - died) * (-1.2 * severity - 1.6 - 2 * state[..., PLACE["mechvent"]]).sigmoid()
+        died = (severity - 6.3).sigmoid()
+        home = (1 - died) * (-severity - 1.9 - 1.5 * state[..., PLACE["mechvent"]]).sigmoid()
         return torch.stack([died, home, 1 - died - home], -1)
 
     def reward(self, state: State, action: Action, next_state: State) -> Reward:
@@ -165,6 +166,7 @@ class SyntheticSepsis(KnownSCM):
         state = torch.zeros(count, len(COLUMNS))
         for name, (_, centre, spread, limits) in STATIC.items():
             state[:, PLACE[name]] = (centre + spread * torch.randn(count, generator=generator)).clamp(*limits)
+        state[:, PLACE["elixhauser"]] = state[:, PLACE["elixhauser"]].round()
         state[:, PLACE["gender"]] = (torch.rand(count, generator=generator) < 0.44).float()
         z = 1.2 * torch.randn(count, len(TABLE), generator=generator)
         z[:, [MOVING["WBC_count"], MOVING["Temp_C"]]] += 1.2
@@ -184,7 +186,7 @@ class SyntheticSepsis(KnownSCM):
         target = drivers @ c.pulls
         target[..., MOVING["WBC_count"]] += self.response.infection
         after = z + c.rate * (target - z) + self.treatment(z, action) + c.noise * noise[..., :-1]
-        need = -1.7 + 3 * ventilated - 0.5 * z[..., MOVING["PaO2_FiO2"]] - 0.3 * z[..., MOVING["GCS"]]
+        need = -2.1 + 3 * ventilated - 0.5 * z[..., MOVING["PaO2_FiO2"]] - 0.3 * z[..., MOVING["GCS"]]
         next_state = state.clone()
         next_state[..., c.places] = measured(after)
         next_state[..., PLACE["mechvent"]] = (noise[..., -1] < need).to(state)
@@ -239,7 +241,7 @@ def _columns() -> tuple[Column, ...]:
 
 def _bounds() -> tuple[tuple[str, float, float], ...]:
     limits = {row.name: row.limits for row in TABLE} | {name: row.limits for name, row in STATIC.items()}
-    derived = {"SOFA": (0, 21), "SIRS": (0, 4), "Shock_Index": (0.05, 7), "output_total": (0, 1e5), "paO2": (8, 650)}
+    derived = {"SOFA": (0, 21), "SIRS": (0, 4), "Shock_Index": (0.05, 7), "output_total": (0, 1e5), "paO2": (8, 800)}
     return tuple((name, float(low), float(high)) for name, (low, high) in (limits | derived).items())
 
 
@@ -251,6 +253,9 @@ SCHEMA = Schema(
     knowledge=Knowledge(bounds=_bounds(), whole=("SOFA", "SIRS")),
 )
 
+FLUID_CUTS, VASO_CUTS = (-0.3, 0.3, 0.85, 1.55), (1.45, 1.7, 2.0, 2.5)
+"""Where a physician's inclination becomes the next dose: about three rows in ten have no fluid and eight in ten no
+vasopressor, and the rest are even, as quartiles of what was given are."""
 Behaviour = Callable[[Float[Tensor, "n s"], torch.Generator], Float[Tensor, "n a"]]
 
 
@@ -260,8 +265,11 @@ def physician(task: SyntheticSepsis) -> Behaviour:
     def act(state: Float[Tensor, "n 46"], generator: torch.Generator) -> Float[Tensor, "n 2"]:
         severity, low = task.severity(state), hypotension(state)
         unsteady = torch.randn(len(state), 2, generator=generator).to(state)
-        fluid = 1.2 + 0.2 * severity + 0.5 * low + 1.2 * unsteady[:, 0]
-        return _levels(fluid, -0.8 + 0.2 * severity + 1.0 * low + 1.4 * unsteady[:, 1])
+        fluid = 0.2 * severity + 0.5 * low + 1.2 * unsteady[:, 0]
+        vasopressor = 0.2 * severity + 1.0 * low + 1.0 * unsteady[:, 1]
+        return _doses(
+            *(torch.bucketize(x, constant(c, x.device)) for x, c in ((fluid, FLUID_CUTS), (vasopressor, VASO_CUTS)))
+        )
 
     return act
 
@@ -270,10 +278,9 @@ def protocol(state: Float[Tensor, "n 46"], generator: torch.Generator) -> Float[
     """A steady rule by hand: the vasopressor follows the pressure, fluid follows the need while the lung allows it."""
     low, z = hypotension(state), standardised(state)
     fluid = 0.8 + 0.8 * low + 0.3 * z[..., MOVING["Arterial_lactate"]] + 0.5 * z[..., MOVING["PaO2_FiO2"]]
-    return _levels(fluid, 0.3 + 1.7 * low)
+    return _doses(*(score.floor().long().clamp(0, 4) for score in (fluid, 0.3 + 1.7 * low)))
 
 
-def _levels(*scores: Float[Tensor, " n"]) -> Float[Tensor, "n 2"]:
-    """The doses whose places the scores round down to."""
-    fluid, vasopressor = (score.floor().long().clamp(0, 4) for score in scores)
+def _doses(fluid: Int[Tensor, " n"], vasopressor: Int[Tensor, " n"]) -> Float[Tensor, "n 2"]:
+    """The amounts of two levels from 0 to 4."""
     return ACTIONS.features(5 * fluid + vasopressor)
