@@ -67,16 +67,17 @@ class SyntheticCohort:
         training = training_patients(rows.rename(columns={"patient": "subject_id"}), self.held_out, self.seed)
         rows["split"] = np.where(training, "training", "held out")
         write_parquet(pa.Table.from_pandas(rows, preserve_index=False), out)
+        died, survived = ((log.outcome == place).sum() for place in (0, 1))
         return {
             "stays": self.patients, "rows": len(rows), "patients": self.patients,
-            "training_patients": int(rows["patient"][training].nunique()), "died": int(rows["died"].sum()),
-            "survived": int(rows["survived"].sum()), "cut_at_the_horizon": int(rows["truncated"].sum()),
+            "training_patients": len(np.unique(rows["patient"].to_numpy()[training])), "died": int(died),
+            "survived": int(survived), "cut_at_the_horizon": int(log.truncated.sum()),
             "actions_used": len(log.action_index.unique()),
             "cuts": {dose.name: list(dose.cuts) for dose in DOSES}, "state": list(CTRL46),
         }  # fmt: skip
 
 
-def _rows(log: Transitions) -> pd.DataFrame:
+def _rows(log: Transitions) -> Any:
     """A row a decision, and one for the state in which a record stops."""
     stops = log.truncated
     after = pd.DataFrame(_known(log.next_state[stops], log.subject[stops], log.step[stops] + 2) | _nothing(stops))

@@ -190,7 +190,7 @@ class SyntheticSepsis(KnownSCM):
         next_state = state.clone()
         next_state[..., c.places] = measured(after)
         next_state[..., PLACE["mechvent"]] = (noise[..., -1] < need).to(state)
-        return _with_derived(next_state)
+        return with_derived(next_state)
 
     def treatment(self, z: Float[Tensor, "*n moving"], action: Action) -> Float[Tensor, "*n moving"]:
         """What the doses do to every measured column in one step."""
@@ -218,7 +218,7 @@ def hypotension(state: State) -> Float[Tensor, "*n"]:
     return torch.nn.functional.softplus((70 - state[..., PLACE["MeanBP"]]) / 5) / 2
 
 
-def _with_derived(state: State) -> State:
+def with_derived(state: State) -> State:
     """The state with the columns that others determine, made anew so that gradients pass."""
     now = dict(zip(COLUMNS, state.unbind(-1), strict=True))
     derived = {
