@@ -123,6 +123,10 @@ class PersonalPolicy(Policy):
             return _all(self.everybody, theta)
         return torch.cdist(theta, self.groups.centre.to(theta)).argmin(1)
 
+    def deciding(self, factors: SubjectFactors, known: Bool[Tensor, " n"]) -> Int[Tensor, " n"]:
+        """The place of the policy that decides for subjects of whom so much is known; nothing where `known` is false."""
+        return torch.where(known, self._of_known(factors), self.everybody)
+
     def act_knowing(
         self, state: State, factors: SubjectFactors, known: Bool[Tensor, " n"], random: torch.Generator
     ) -> Action:
@@ -132,7 +136,7 @@ class PersonalPolicy(Policy):
         """
         explores = self.recipe.explores
         told = factors.draw(random) if explores else factors.mean
-        decides = self._of_given(told) if explores else torch.where(known, self._of_known(factors), self.everybody)
+        decides = self._of_given(told) if explores else self.deciding(factors, known)
         return _dispatch([self])(state[None].to(self.device), [told.to(self.device)], decides[None].to(self.device))[0]
 
     def likeliest(self, rows: Transitions) -> Int[Tensor, " subjects"]:

@@ -112,7 +112,7 @@ def target(policy: "Policy | Stochastic", rows: Transitions, model: Model | None
         return Target(now, _where(there, after), False)
     explores = isinstance(policy, PersonalPolicy) and policy.recipe.explores
     draws, random = DRAWS if explores else 1, generator(seed, "exploring")
-    known = _known(_finder(policy, model), rows) if _knows_subjects(policy) else None
+    known = known_in_rows(_finder(policy, model), rows) if _knows_subjects(policy) else None
     now = _counted(_asking(policy, known and known[0], random), rows.state, draws, actions)
     then = known and known[1][there]
     after = _counted(_asking(policy, then, random), rows.next_state[there], draws, actions)
@@ -167,7 +167,7 @@ def _finder(policy: Policy, model: Model | None) -> Model:
     return model
 
 
-def _known(finder: Model, rows: Transitions) -> tuple[Known, Known]:
+def known_in_rows(finder: Model, rows: Transitions) -> tuple[Known, Known]:
     """What is known of every row's subject before the row, and with it."""
     before, whole = finder.factors_before(rows), finder.subject_factors(rows)[rows.subject.cpu()]
     following, _ = following_rows(rows)

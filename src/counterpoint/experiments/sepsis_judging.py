@@ -1,0 +1,77 @@
+"""Policies for septic patients judged: from the records of held-out patients, and against the truth where it is known."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from counterpoint.data.transitions import Transitions
+from counterpoint.evaluation.counterfactual_error import questions
+from counterpoint.evaluation.off_policy.case import Judging, estimate_behaviours, lay_beside, whole_log
+from counterpoint.evaluation.off_policy.inside import Inside
+from counterpoint.evaluation.off_policy.judge import conclude
+from counterpoint.evaluation.off_policy.result import Evaluation
+from counterpoint.evaluation.true_return import returns
+from counterpoint.experiments.sepsis_arms import CTRL_G, CTRL_P, PERSONAL, PHYSICIAN, Fitted
+from counterpoint.experiments.sepsis_cohort import Split
+from counterpoint.model import Model
+from counterpoint.nets.training import Monitor
+from counterpoint.scm.base import StructuralCausalModel
+from counterpoint.scm.checks import check
+from counterpoint.seeding import derive, generator
+from counterpoint.tasks.sepsis import SyntheticSepsis, physician, population
+
+ASKED = 5000
+"""Held-out rows whose counterfactuals are compared with the truth, at most."""
+
+
+def judged_policies(
+    how: Judging, split: Split, fitted: Fitted, seed: int, monitor: Monitor
+) -> dict[str, Evaluation]:
+    """What the records of held-out patients say of every policy; whoever logged is estimated once."""
+    own_seed, found = derive(seed, "judged"), {}
+    behaviours = estimate_behaviours(how, whole_log(split.held_out, split.train), own_seed, monitor)
+    for name, policy in fitted.policies.items():
+        own = split.with_numbers() if name in PERSONAL else split
+        watch = Monitor(report=monitor.report, name=f"judging {name}")
+        case = lay_beside(own.held_out, policy, how, own.train, None, own_seed, watch, behaviours)
+        found[name] = conclude(case, policy, how, Inside(), True, name, own_seed, watch)
+    return found
+
+
+def true_values(fitted: Fitted, trials: int) -> dict[str, float]:
+    """What every policy is worth to the same unseen patients, with the same noise for all of all seeds."""
+    unseen = SyntheticSepsis(population(trials, derive(0, "unseen patients")))
+    random, act = generator(0, "physician"), physician(unseen)
+    actors: dict[str, Any] = {PHYSICIAN: lambda state, theta: act(state[0], random)[None]}
+    for name, policy in fitted.policies.items():
+        actors[name] = type(policy).together([policy])  # pyright: ignore[reportAttributeAccessIssue]
+    return {name: float(returns(actor, unseen, 1, trials, 0).mean()) for name, actor in actors.items()}
+
+
+def examined(
+    logged: Transitions, split: Split, fitted: Fitted, task: SyntheticSepsis | None, seed: int
+) -> list[dict[str, Any]]:
+    """What the checks say of either model on validation patients and, where the truth is known, how far its
+    counterfactuals are from it; `logged` are the rows with a simulator's noise."""
+    found = []
+    for name, model, own in ((CTRL_G, fitted.scm, split), (CTRL_P, fitted.effects, split.with_numbers())):
+        assert isinstance(model, StructuralCausalModel)
+        said = check(model, own.validation, derive(seed, "check"))
+        failed = [each.name for each in said.findings if not each.passed]
+        error = None if task is None else counterfactual_error_of(model, task, logged, own, seed)
+        found.append({"model": name, "recipe": type(model.recipe).__name__, "factors": model.theta_width,
+                      "trust": said.trust, "failed": failed, "error": error})  # fmt: skip
+    return found
+
+
+def counterfactual_error_of(
+    model: Model, task: SyntheticSepsis, logged: Transitions, split: Split, seed: int
+) -> float:
+    """Of held-out rows, 1 for copying what happened; what is known of a patient comes from the whole record."""
+    rows = logged[logged.has_next & torch.isin(logged.subject, split.held_out.subject.unique())]
+    some = torch.randperm(len(rows), generator=generator(seed, "asked"))[:ASKED]
+    asked, own = questions(task, rows[some], seed), replace(rows, schema=split.train.schema)
+    theta = model.subjects(own)[some]
+    answer = model.imagine(own[some], asked.action[:, None], generator(seed, "imagine"), theta)
+    return asked.yardstick.error(answer[:, 0], asked.truth)
