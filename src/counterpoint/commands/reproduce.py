@@ -13,6 +13,7 @@ from rich.text import Text
 
 from counterpoint.artifacts import device_of
 from counterpoint.commands.console import CONSOLE, say, show
+from counterpoint.commands.sepsis import demo_cohort, report_of
 from counterpoint.errors import CounterpointError
 from counterpoint.experiments.ablations import (
     ablation_comparisons,
@@ -28,12 +29,16 @@ from counterpoint.experiments.grid import Grid
 from counterpoint.experiments.hd import HD, HD_PROTOCOL, hd_arms, quick_hd_arms
 from counterpoint.experiments.runner import Ran, run
 from counterpoint.experiments.sd import quick_sd, sd, sd_comparisons
+from counterpoint.experiments.sepsis import Sepsis
+from counterpoint.experiments.sepsis_arms import SepsisArms, quick_sepsis_arms
+from counterpoint.experiments.sepsis_cohort import PATIENTS, Cohort, SyntheticPatients, TableCohort
 from counterpoint.experiments.summary import levels, write_summary
 from counterpoint.methods.behaviour import RANDOM_ACTION_SHARE
 from counterpoint.report.hd import means
+from counterpoint.report.sepsis import policy_lines
 from counterpoint.tasks.cartpole import PLANETS
 
-Experiment = Literal["sd", "sd-nonrandom", "hd", "hd-nonrandom", "ablations", "search-ablations", "classic"]
+Experiment = Literal["sd", "sd-nonrandom", "hd", "hd-nonrandom", "ablations", "search-ablations", "classic", "sepsis"]
 Executors = (
     Annotated[Auto, tyro.conf.subcommand("auto", description="a process for every core, or all here with a GPU")]
     | Annotated[InProcess, tyro.conf.subcommand("in-process", description="all in this process")]
@@ -50,7 +55,7 @@ class Reproduce:
 
     experiment: tyro.conf.Positional[Experiment]
     """sd (Figure 2a), hd (Figure 2b), sd-nonrandom and hd-nonrandom (their twins in the appendix), ablations of CTRL_g
-    and of the search inside its SCM, classic (the search in Gymnasium's environments)."""
+    and of the search inside its SCM, classic (the search in Gymnasium's environments), sepsis (Figure 3)."""
     out: Path = Path("results")
     """Folder for <experiment>.csv, .md, .png and .settings.json; cells and checkpoints lie in <experiment>/."""
     quick: bool = False
@@ -63,6 +68,13 @@ class Reproduce:
     """Logged trials a data set has, other sizes than the experiment's."""
     random_action_share: float = RANDOM_ACTION_SHARE
     """Share of random actions in the logs of sd-nonrandom; with few of them, logs hold no failures to learn from."""
+    cohort: str = "synthetic"
+    """Of sepsis: synthetic, whose truth is known; demo, of MIMIC-III's open demo; or a file of `counterpoint mimic` or
+    `counterpoint cohort`."""
+    patients: int | None = None
+    """Of sepsis' synthetic cohort: 1,565, or 300 with --quick; the paper has 15,656."""
+    raw: Path | None = None
+    """Of sepsis' demo: its raw folder; the variable COUNTERPOINT_MIMIC_DEMO where none is given."""
     device: str = "auto"
     """cpu, cuda or auto."""
     pack_size: int | None = None
@@ -71,6 +83,11 @@ class Reproduce:
     """Where the work is done; the rows do not depend on it."""
 
     def execute(self) -> None:
+        if self.experiment == "sepsis":
+            self._sepsis()
+            return
+        if self.cohort != "synthetic" or self.patients is not None or self.raw is not None:
+            raise CounterpointError(f"{self.experiment} has neither --cohort nor --patients nor --raw; leave them out")
         if self.experiment == "classic":
             self._classic()
             return
@@ -139,6 +156,42 @@ class Reproduce:
         if seeds < 1:
             raise CounterpointError(f"{seeds} seeds are nothing to run; set --seeds to 1 or more")
         return Classic(quick_problems(), seeds, name="classic-quick") if self.quick else Classic(seeds=seeds)
+
+    def _sepsis(self) -> None:
+        """Policies for septic patients, judged by themselves, from records and against the truth where it is known."""
+        if self.trials or self.methods or self.pack_size is not None:
+            raise CounterpointError("sepsis has neither --methods nor --trials nor --pack-size; leave them out")
+        experiment = self.sepsis()
+        with watching_cells() as report:
+            cells = experiment.run(self.out, self.executor, self.device, report, self._sepsis_command())
+        endings = list(dict.fromkeys(cell["ending"] for cell in cells if cell["ending"]))
+        for sentence in endings:
+            say(sentence)
+        if not endings:
+            show(policy_lines(cells), "policies for septic patients")
+            say(f"the report of seed {experiment.first_seed} in {report_of(experiment, self.out)}")
+        say(f"every estimate in {self.out / experiment.name}.csv, tables in {self.out / experiment.name}.md")
+
+    def sepsis(self) -> Sepsis:
+        """The experiment with septic patients that the options describe."""
+        cohort, seeds = self._cohort(), self.seeds
+        arms = quick_sepsis_arms() if self.quick else SepsisArms()
+        seeds = seeds if seeds is not None else 3 if self.quick else 10 if isinstance(cohort, SyntheticPatients) else 1
+        return Sepsis(cohort, arms, seeds, trials=500 if self.quick else 2000, name="sepsis" + "-quick" * self.quick)
+
+    def _cohort(self) -> Cohort:
+        if self.cohort == "synthetic":
+            return SyntheticPatients(self.patients or (300 if self.quick else PATIENTS // 10))
+        if self.patients is not None:
+            raise CounterpointError("--patients is for the synthetic cohort; a table has those that it has")
+        return TableCohort.of(demo_cohort(self.raw, self.out) if self.cohort == "demo" else Path(self.cohort))
+
+    def _sepsis_command(self) -> str:
+        """What to type for the same numbers."""
+        told = {"--cohort": None if self.cohort == "synthetic" else Path(self.cohort).name,
+                "--patients": self.patients, "--seeds": self.seeds}  # fmt: skip
+        words = [f"{flag} {value}" for flag, value in told.items() if value is not None]
+        return " ".join(["counterpoint reproduce sepsis", *words, *(["--quick"] * self.quick)])
 
     def _logged(self, grid: Grid) -> Grid:
         """The grid with other logs, where the options ask for them."""

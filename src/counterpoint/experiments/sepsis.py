@@ -20,7 +20,7 @@ from counterpoint.experiments.cells import carry_out, read_rows, refuse_failures
 from counterpoint.experiments.executors import Executor, InProcess, Report, silent
 from counterpoint.experiments.grid import code_version
 from counterpoint.experiments.sepsis_arms import PERSONAL, PHYSICIAN, SEARCH_G, Fitted, Learning, SepsisArms
-from counterpoint.experiments.sepsis_cohort import Cohort, Split, SyntheticCohort, one_ending, with_numbers
+from counterpoint.experiments.sepsis_cohort import Cohort, Split, SyntheticPatients, one_ending, with_numbers
 from counterpoint.experiments.sepsis_findings import (
     action_counts,
     discounted,
@@ -68,7 +68,7 @@ class Cell:
 class Sepsis:
     """What to run."""
 
-    cohort: Cohort = SyntheticCohort()
+    cohort: Cohort = SyntheticPatients()
     """Who is treated."""
     arms: SepsisArms = SepsisArms()
     """What is learned."""
@@ -117,7 +117,8 @@ class Sepsis:
             sepsis_figure(found, out / f"{self.name}.png")
 
     def parts(self, out: Path) -> Path:
-        """Where the first seed's table, models and searched policy lie, for the report of a run."""
+        """Where the first seed's table, model, searched policy and what was found of it lie, for the report of a run;
+        nothing is there where no policy can be judged."""
         return out / self.name / "run-parts" / self.cells()[0].key
 
 
@@ -128,7 +129,7 @@ def run_cell(
     begun, task = time.perf_counter(), cell.cohort.task(cell.seed)
     rows = cell.cohort.read(cell.seed)
     split, ending = Split.of(rows, cell.seed), one_ending(rows)
-    found = {"seed": cell.seed, "ending": ending, "sizes": split.sizes(), **dict.fromkeys(CELL[3:], [])}
+    found = {"seed": cell.seed, "ending": ending, "sizes": split.sizes(), **{key: [] for key in CELL[3:]}}
     if not ending:
         monitor = Monitor(folder / "checkpoints" / cell.key / device_of(device).type, True, report, save_seconds=30.0)
         fitted = Learning(cell.arms, split, cell.seed, monitor, device).fit()

@@ -77,7 +77,7 @@ def _size(rows: Transitions) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class SyntheticCohort:
+class SyntheticPatients:
     """Patients of the synthetic ward, other ones for every seed, treated by its physician."""
 
     patients: Positive = PATIENTS // 10
@@ -131,7 +131,7 @@ class TableCohort:
         return kept
 
 
-Cohort = SyntheticCohort | TableCohort
+Cohort = SyntheticPatients | TableCohort
 
 
 def reader_of(manifest: dict[str, Any]) -> Reader:

@@ -1,4 +1,4 @@
-"""Policies for septic patients judged: from the records of held-out patients, and against the truth where it is known."""
+"""Policies for septic patients judged: from the records of held-out patients, and by the truth where it is known."""
 
 from dataclasses import replace
 from typing import Any
@@ -25,9 +25,7 @@ ASKED = 5000
 """Held-out rows whose counterfactuals are compared with the truth, at most."""
 
 
-def judged_policies(
-    how: Judging, split: Split, fitted: Fitted, seed: int, monitor: Monitor
-) -> dict[str, Evaluation]:
+def judged_policies(how: Judging, split: Split, fitted: Fitted, seed: int, monitor: Monitor) -> dict[str, Evaluation]:
     """What the records of held-out patients say of every policy; whoever logged is estimated once."""
     own_seed, found = derive(seed, "judged"), {}
     behaviours = estimate_behaviours(how, whole_log(split.held_out, split.train), own_seed, monitor)
@@ -65,9 +63,7 @@ def examined(
     return found
 
 
-def counterfactual_error_of(
-    model: Model, task: SyntheticSepsis, logged: Transitions, split: Split, seed: int
-) -> float:
+def counterfactual_error_of(model: Model, task: SyntheticSepsis, logged: Transitions, split: Split, seed: int) -> float:
     """Of held-out rows, 1 for copying what happened; what is known of a patient comes from the whole record."""
     rows = logged[logged.has_next & torch.isin(logged.subject, split.held_out.subject.unique())]
     some = torch.randperm(len(rows), generator=generator(seed, "asked"))[:ASKED]

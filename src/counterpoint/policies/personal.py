@@ -124,7 +124,7 @@ class PersonalPolicy(Policy):
         return torch.cdist(theta, self.groups.centre.to(theta)).argmin(1)
 
     def deciding(self, factors: SubjectFactors, known: Bool[Tensor, " n"]) -> Int[Tensor, " n"]:
-        """The place of the policy that decides for subjects of whom so much is known; nothing where `known` is false."""
+        """The place of the policy that decides for subjects of whom so much, or where not `known` nothing, is known."""
         return torch.where(known, self._of_known(factors), self.everybody)
 
     def act_knowing(

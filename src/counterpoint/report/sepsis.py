@@ -1,7 +1,8 @@
-"""The page of the sepsis experiment: what policies are truly worth, what records say of them, what they say themselves."""
+"""The page of the sepsis experiment: what policies are truly worth, what records say of them, and they themselves."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -31,7 +32,8 @@ def sepsis_page(cells: Sequence[Row], command: str, name: str) -> str:
     endings = list(dict.fromkeys(cell["ending"] for cell in cells if cell["ending"]))
     found = [cell for cell in cells if not cell["ending"]]
     known = any(row["truth"] is not None for cell in found for row in cell["judged"])
-    parts = [f"# Septic patients: the paper's Figure 3, and what can be believed\n\n`{command}`", *endings, _cohort(cells)]
+    title = "# Septic patients: the paper's Figure 3, and what can be believed"
+    parts = [title, f"`{command}`", *endings, _cohort(cells)]
     if found:
         parts += [f"![Figure]({name}.png)", *([_truths(found)] if known else []), _judged(found, known)]
         parts += [_self_graded(found), _models(found, known), _groups(found)]
@@ -52,6 +54,19 @@ def recommended(cells: Iterable[Row], policy: str) -> list[Mapping[str, Any]]:
 def truths(cells: Iterable[Row], policy: str) -> list[float]:
     """True values, seed by seed; none where they are not known."""
     return [row["truth"] for row in recommended(cells, policy) if row["truth"] is not None]
+
+
+def policy_lines(cells: Iterable[Row]) -> list[dict[str, Any]]:
+    """A short line for each policy: what records say of it, and what it is truly worth where that is known."""
+    found = [cell for cell in cells if not cell["ending"]]
+    lines = []
+    for policy in policies_of(found):
+        rows, known = recommended(found, policy), truths(found, policy)
+        said, mean = Counter(row["verdict"] for row in rows), _mean(row["value"] for row in rows)
+        line = {"policy": policy, "from records": "?" if mean is None else f"{mean:.2f}"}
+        line["verdicts"] = ", ".join(f"{verdict} {count}" for verdict, count in said.most_common())
+        lines.append({**line, "truth": f"{fmean(known):.2f}" if known else "not known"})
+    return lines
 
 
 def right(row: Row) -> bool:
@@ -77,7 +92,7 @@ def _truths(cells: Sequence[Row]) -> str:
     values = {policy: truths(cells, policy) for policy in policies_of(cells)}
     lines = [{"policy": policy, "true value": _with_interval(own), "lowest": f"{min(own):.2f}",
               "highest": f"{max(own):.2f}"} for policy, own in values.items()]  # fmt: skip
-    steps = [pair for pair in zip(ORDER, ORDER[1:], strict=False) if set(pair) <= values.keys()]
+    steps = [pair for pair in pairwise(ORDER) if set(pair) <= values.keys()]
     steps += [(base, f"{base} + search") for base in ORDER if f"{base} + search" in values]
     gains = [_gain(low, high, values) for low, high in steps]
     said = (
@@ -151,8 +166,8 @@ def _self_graded(cells: Sequence[Row]) -> str:
                       "truth": _mean(known)})  # fmt: skip
     said = (
         "Self-graded: each policy by its own Q, on the test patients' states. This is the paper's comparison; a network"
-        " that overrates itself wins it. The physician's is the discounted return that followed each row. `truth` is the"
-        " value from the first state on, not discounted."
+        " that overrates itself wins it. The physician's is the discounted return that followed each row. `truth` is"
+        " the value from the first state on, not discounted."
     )
     return f"## The paper's comparison: mean Q\n\n{said}\n\n{markdown_table(lines, formats=SPECS)}"
 
@@ -181,7 +196,7 @@ def _groups(cells: Sequence[Row]) -> str:
     if not lines:
         return ""
     said = (
-        f"Of seed {cells[0]['seed']}'s held-out patients, by CTRL_p: mean doses in mL and µg/kg/min, what was earned and"
-        " what the group's policy is judged to earn (groups of 20 and more)."
+        f"Of seed {cells[0]['seed']}'s held-out patients, by CTRL_p: mean doses in mL and µg/kg/min, what was earned"
+        " and what the group's policy is judged to earn (groups of 20 and more)."
     )
     return f"## Groups\n\n{said}\n\n{markdown_table(lines, formats=SPECS)}"

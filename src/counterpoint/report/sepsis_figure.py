@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from counterpoint.report.evaluation_bench import REFUSED
 from counterpoint.report.results import Row
 from counterpoint.report.sepsis import policies_of, recommended, truths
 from counterpoint.report.style import BLACK, GREY, PALETTE, canvas
@@ -46,8 +47,8 @@ def _heat_maps(part: Any, cells: Sequence[Row], names: Sequence[str]) -> None:
         panel.imshow(share**0.5, origin="lower", cmap="Blues", vmin=0, vmax=7)
         for line, column in np.ndindex(*share.shape):
             if share[line, column] >= 0.5:
-                colour = "white" if share[line, column] > 20 else BLACK
-                panel.text(column, line, f"{share[line, column]:.0f}", ha="center", va="center", fontsize=8.5, color=colour)
+                look = {"fontsize": 8.5, "color": "white" if share[line, column] > 20 else BLACK}
+                panel.text(column, line, f"{share[line, column]:.0f}", ha="center", va="center", **look)
         panel.set(title=name, xlabel="vasopressor", xticks=range(share.shape[1]), yticks=range(share.shape[0]))
         panel.spines[:].set_visible(False)
         panel.tick_params(length=0)
@@ -62,7 +63,7 @@ def _mean_q(panel: "Axes", cells: Sequence[Row], colours: dict[str, str]) -> Non
         panel.bar(place, fmean(own), color=colours[name], width=0.65, alpha=0.85)
         panel.plot([place] * len(own), own, "_", color=GREY, markersize=9)
     panel.set_xticks(range(len(names)), names)
-    panel.set(title="Mean Q, self-graded: each policy by its own Q", ylabel="mean Q on test patients")
+    panel.set(title="Self-graded: each policy by its own Q", ylabel="mean Q on test patients")
 
 
 def _records(panel: "Axes", cells: Sequence[Row], colours: dict[str, str]) -> None:
@@ -73,7 +74,7 @@ def _records(panel: "Axes", cells: Sequence[Row], colours: dict[str, str]) -> No
         for number, row in enumerate(rows):
             at = place + 0.6 * ((number + 0.5) / len(rows) - 0.5)
             ends = [row["value"] if row[end] is None else row[end] for end in ("low", "high")]
-            refused = row["verdict"] == "cannot be judged"
+            refused = row["verdict"] == REFUSED
             panel.plot(ends, [at, at], color=colours[name], linewidth=1.2, alpha=0.3 if refused else 0.9)
             panel.plot(row["value"], at, "o", markersize=3.5, color=colours[name], alpha=0.3 if refused else 0.9)
         known = truths(cells, name)
@@ -81,7 +82,19 @@ def _records(panel: "Axes", cells: Sequence[Row], colours: dict[str, str]) -> No
             panel.plot([fmean(known)] * 2, [place - 0.4, place + 0.4], color=BLACK, linewidth=2.2)
     panel.set_yticks(range(len(names)), names)
     known = any(truths(cells, name) for name in names)
-    panel.set(title="Judged from records (pale: cannot be judged)" + ("; line: truth" if known else ""), xlabel="return")
+    panel.set(title="Judged from records, each seed", xlabel="return", xlim=_range(cells, names))
+    said = "pale: cannot be judged" + ("\nline: the truth" if known else "")
+    panel.annotate(said, (0.01, 0.02), xycoords="axes fraction", fontsize=9.5, color=GREY)
+
+
+def _range(cells: Sequence[Row], names: Sequence[str]) -> tuple[float, float]:
+    """What was logged, what is true and what may be believed; an interval that cannot be may leave the picture."""
+    rows = [row for name in names for row in recommended(cells, name)]
+    held = [row for row in rows if row["verdict"] != REFUSED]
+    ends = [row[end] for row in held for end in ("low", "high", "value") if row[end] is not None]
+    ends += [value for name in names for value in truths(cells, name)]
+    low, high = min(ends), max(ends)
+    return low - 0.5 * (high - low) - 0.5, high + 0.5 * (high - low) + 0.5
 
 
 def _mortality(panel: "Axes", cells: Sequence[Row], colours: dict[str, str]) -> None:
@@ -92,7 +105,9 @@ def _mortality(panel: "Axes", cells: Sequence[Row], colours: dict[str, str]) -> 
         bins = sorted({row["bin"] for row in own})
         x, y = ([fmean(row[key] for row in own if row["bin"] == b) for b in bins] for key in ("expected", "died"))
         panel.plot(x, y, "o-", markersize=4, color=colours[name], label=name)
-    panel.set(title="Deaths by expected return", xlabel="Q of what was done", ylabel="share who died", ylim=(0, None))
+    panel.set(
+        title="Deaths by expected return", xlabel="own Q of what was done", ylabel="share who died", ylim=(0, None)
+    )
 
 
 def _dose_difference(panel: "Axes", cells: Sequence[Row], drug: str, colours: dict[str, str]) -> None:
@@ -105,4 +120,4 @@ def _dose_difference(panel: "Axes", cells: Sequence[Row], drug: str, colours: di
             if seen >= FEWEST:
                 points.append((difference, sum(row["died"] for row in own) / seen))
         panel.plot(*zip(*points, strict=True), "o-", markersize=4, color=colours[name], label=name)
-    panel.set(title=f"Deaths by dose difference: {drug}", xlabel="levels recommended − given", ylim=(0, None))
+    panel.set(title=f"Deaths by difference in {drug}", xlabel="levels recommended − given", ylim=(0, None))
