@@ -29,6 +29,8 @@ import counterpoint as cp
 from counterpoint.evaluation.counterfactual_error import questions
 from counterpoint.evaluation.statistics import paired_difference
 from counterpoint.evaluation.true_return import evaluate_many, returns
+from counterpoint.experiments.sepsis_arms import Q_LEARNING, SEARCH
+from counterpoint.methods.arms import unselected
 from counterpoint.methods.behaviour import exploring
 from counterpoint.model import Model
 from counterpoint.report.results import markdown_table, provenance
@@ -40,21 +42,6 @@ SUBJECTS = {"tumour": 200, "hiv": 200, "sepsis": 500}
 MODELS = {"truth": "the truth", "default": "the default SCM", "effects": "random effects"}
 ASKED = 5000
 """Logged rows whose counterfactuals are compared with the truth."""
-HUBER = 15.0
-"""Deaths count −15 and must count in full."""
-Q_LEARNING = cp.D3QN((128, 128), cp.Schedule(steps=3000, rate="linear", log_every=250), batch=128, huber=HUBER)
-SEARCH = cp.Search(
-    optimizer=cp.EvolutionStrategy(),
-    schedule=cp.Schedule(steps=100, check_every=10, log_every=10),
-    starts=4,
-    restarts=1,
-    choosing_starts=64,
-    support_price=1.0,
-)
-"""Doses of two drugs, each linear in 48 inputs, have 98 numbers: too many for the cross-entropy method. Large doses are
-rare in the log, and what the model makes of them is extrapolated: leaving the log has a price (`--support-price 0`
-shows what happens without). Chosen on logs of the seeds 100 to 102."""
-
 SHORT = cp.Search(optimizer=cp.CrossEntropy(32, 4), restarts=1, schedule=cp.Schedule(steps=20, check_every=5))
 """A quarter of the default's candidates, for equations that are slow to integrate on a processor."""
 
@@ -184,12 +171,12 @@ class SepsisArms:
 
     def learned(self) -> dict[str, Callable[[], Sequence[Any]]]:
         """Every learner as a function; the models that they share are fitted first."""
-        general = cp.General(learner=replace(Q_LEARNING, schedule=replace(Q_LEARNING.schedule, check_every=500)))
+        general = cp.General(learner=Q_LEARNING)
         schedule = replace(SEARCH.schedule, steps=self.told.rounds or SEARCH.schedule.steps)
         search = replace(SEARCH, schedule=schedule, support_price=support_price(self.told))
         device, jobs, task = self.told.device, self.jobs, self.task
         arms: dict[str, Callable[[], Sequence[Any]]] = {
-            "D3QN": lambda: Q_LEARNING.fit_many(jobs, task, self.monitor.stage("D3QN"), device)
+            "D3QN": lambda: unselected(Q_LEARNING).fit_many(jobs, task, self.monitor.stage("D3QN"), device)
         }
         models = general.fit_models(jobs, self.monitor, device)
         if self.told.ctrl_g:

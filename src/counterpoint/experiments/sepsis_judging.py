@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from counterpoint.data.transitions import Transitions
+from counterpoint.errors import CounterpointError
 from counterpoint.evaluation.counterfactual_error import questions
 from counterpoint.evaluation.off_policy.case import Judging, estimate_behaviours, lay_beside, whole_log
 from counterpoint.evaluation.off_policy.inside import Inside
@@ -50,17 +51,24 @@ def true_values(fitted: Fitted, trials: int) -> dict[str, float]:
 def examined(
     logged: Transitions, split: Split, fitted: Fitted, task: SyntheticSepsis | None, seed: int
 ) -> list[dict[str, Any]]:
-    """What the checks say of either model on validation patients and, where the truth is known, how far its
+    """What the checks say of either model on held-out patients and, where the truth is known, how far its
     counterfactuals are from it; `logged` are the rows with a simulator's noise."""
     found = []
     for name, model, own in ((CTRL_G, fitted.scm, split), (CTRL_P, fitted.effects, split.with_numbers())):
-        assert isinstance(model, StructuralCausalModel)
-        said = check(model, own.validation, derive(seed, "check"))
-        failed = [each.name for each in said.findings if not each.passed]
         error = None if task is None else counterfactual_error_of(model, task, logged, own, seed)
-        found.append({"model": name, "recipe": type(model.recipe).__name__, "factors": model.theta_width,
-                      "trust": said.trust, "failed": failed, "error": error})  # fmt: skip
+        about = {"model": name, "recipe": type(model.recipe).__name__, "factors": model.theta_width}
+        found.append({**about, **_checked(model, own, seed), "error": error})
     return found
+
+
+def _checked(model: Model, split: Split, seed: int) -> dict[str, Any]:
+    """The checks' verdict; a cohort may be too small for any."""
+    assert isinstance(model, StructuralCausalModel)
+    try:
+        said = check(model, split.held_out, derive(seed, "check"))
+    except CounterpointError as error:
+        return {"trust": f"not checked: {error}", "failed": []}
+    return {"trust": said.trust, "failed": [each.name for each in said.findings if not each.passed]}
 
 
 def counterfactual_error_of(model: Model, task: SyntheticSepsis, logged: Transitions, split: Split, seed: int) -> float:

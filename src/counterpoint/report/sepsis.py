@@ -182,7 +182,7 @@ def _models(cells: Sequence[Row], known: bool) -> str:
         line |= {"error": _mean(each["error"] for each in own)} if known else {}
         line["trust"] = ", ".join(f"{said} {count}" for said, count in Counter(x["trust"] for x in own).most_common())
         lines.append({**line, "failed checks": ", ".join(f"{name} {count}" for name, count in failed.most_common())})
-    said = "Checked on validation patients."
+    said = "Checked on held-out patients."
     said += " `error` is that of one-step counterfactuals of held-out patients, 1 for copying what happened." * known
     return f"## The models\n\n{said}\n\n{markdown_table(lines, formats=SPECS)}"
 
