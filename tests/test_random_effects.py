@@ -14,6 +14,7 @@ import counterpoint as cp
 from counterpoint.data.jobs import Job, context
 from counterpoint.data.transitions import concatenate, first_outcome
 from counterpoint.model import SubjectFactors
+from counterpoint.scm.effects import choosing
 from counterpoint.scm.effects.changes import Change, Layout
 from counterpoint.scm.effects.choosing import choose_changes, choose_factors, choose_noise
 from counterpoint.scm.effects.law import EffectsLaw, marginal
@@ -153,6 +154,17 @@ def test_noise_proportional_to_the_amount_is_found_where_it_is() -> None:
     assert not choose_noise(table(constant), plain, 1, 0).combined
     ratio = Layout(("ratio",))
     assert choose_noise(table(grown(proportional)), ratio, 1, 0) == ratio
+
+
+def test_the_noise_of_many_columns_is_not_chosen_because_no_row_is_weighed_by_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(choosing, "held_out_density", lambda *_: pytest.fail("fitted twice to the same sums"))
+    width = 9
+    wide = torch.randn(60, width, generator=torch.Generator().manual_seed(0)) + 5
+    rows = Table(torch.cat([wide, wide[:, :1]], 1), wide, wide + 0.1, torch.arange(60) // 6)
+    plain = Layout(("difference",) * width)
+    assert choose_noise(rows, plain, 1, 0) == plain
 
 
 def test_the_combined_noise_of_a_fitted_law_is_that_of_the_rows() -> None:

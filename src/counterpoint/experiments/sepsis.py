@@ -157,12 +157,12 @@ def _doings(split: Split, fitted: Fitted, judged: dict[str, Evaluation]) -> dict
     mortality, doses, groups = [], [], []
     for name, policy in fitted.policies.items():
         tested, rows = (with_numbers(part) if name in PERSONAL else part for part in (test, aside))
-        action, values = taken(policy, rows), q_values(policy, tested)
+        action, values, later = taken(policy, rows), q_values(policy, tested), q_values(policy, rows)
         counts[name] = action_counts(taken(policy, tested), levels)
         doses += [{"policy": name, **each} for each in dose_differences(action, rows)]
-        if values is not None:
+        if values is not None and later is not None:
             mean_q.append({"policy": name, **self_graded(values, test.action_index)})
-            mortality += [{"policy": name, **each} for each in mortality_by_return(q_values(policy, rows), rows)]
+            mortality += [{"policy": name, **each} for each in mortality_by_return(later, rows)]
         if isinstance(policy, PersonalPolicy) and policy.groups is not None:
             groups += [{"policy": name, **each} for each in groups_of(policy, rows, action, judged[name])]
     return {"mean_q": mean_q, "counts": counts, "mortality": mortality, "doses": doses, "groups": groups}

@@ -1,6 +1,5 @@
 """What is found of policies for septic patients: what they do, what they think of themselves, who died meanwhile."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -125,7 +124,7 @@ def estimates_of(judged: Evaluation, seed: int, truth: float | None) -> Found:
     ]  # fmt: skip
 
 
-def logged_row(judged: Evaluation, seed: int, policy: str, truth: float | None) -> Mapping[str, Any]:
+def logged_row(judged: Evaluation, seed: int, policy: str, truth: float | None) -> dict[str, Any]:
     """What whoever logged earned, which nobody need estimate."""
     each = judged.logged
     return {"seed": seed, "policy": policy, "estimator": "mean return", "value": each.value, "low": each.low,

@@ -57,7 +57,8 @@ def examined(
     for name, model, own in ((CTRL_G, fitted.scm, split), (CTRL_P, fitted.effects, split.with_numbers())):
         error = None if task is None else counterfactual_error_of(model, task, logged, own, seed)
         about = {"model": name, "recipe": type(model.recipe).__name__, "factors": model.theta_width}
-        found.append({**about, **_checked(model, own, seed), "error": error})
+        known = {} if task is None else responses_known(model, own, task)
+        found.append({**about, **_checked(model, own, seed), "error": error, "known": known})
     return found
 
 
@@ -69,6 +70,23 @@ def _checked(model: Model, split: Split, seed: int) -> dict[str, Any]:
     except CounterpointError as error:
         return {"trust": f"not checked: {error}", "failed": []}
     return {"trust": said.trust, "failed": [each.name for each in said.findings if not each.passed]}
+
+
+def responses_known(model: Model, split: Split, task: SyntheticSepsis) -> dict[str, float]:
+    """Share of the variance of held-out patients' true responses that their factors explain, by a regression on
+    training patients: what there is to personalise by. Empty for a model without factors."""
+    if not model.theta_width:
+        return {}
+    fluid, vasopressor, infection = task.response
+    truth = torch.stack([fluid.log(), vasopressor.log(), infection], 1).double()
+    parts = []
+    for rows in (split.train, split.held_out):
+        own = rows.subject.unique()
+        theta = model.subject_factors(rows).mean[own].double()
+        parts.append((torch.cat([torch.ones_like(theta[:, :1]), theta], 1), truth[own]))
+    (told, known), (asked, answer) = parts
+    rest = answer - asked @ torch.linalg.lstsq(told, known).solution
+    return dict(zip(task.response._fields, (1 - rest.var(0) / answer.var(0)).tolist(), strict=True))
 
 
 def counterfactual_error_of(model: Model, task: SyntheticSepsis, logged: Transitions, split: Split, seed: int) -> float:

@@ -180,11 +180,23 @@ def _models(cells: Sequence[Row], known: bool) -> str:
         line = {"model of": first["model"], "recipe": first["recipe"]}
         line["factors"] = ", ".join(map(str, sorted({each["factors"] for each in own})))
         line |= {"error": _mean(each["error"] for each in own)} if known else {}
+        line["known of patients"] = _known(own)
         line["trust"] = ", ".join(f"{said} {count}" for said, count in Counter(x["trust"] for x in own).most_common())
         lines.append({**line, "failed checks": ", ".join(f"{name} {count}" for name, count in failed.most_common())})
     said = "Checked on held-out patients."
-    said += " `error` is that of one-step counterfactuals of held-out patients, 1 for copying what happened." * known
+    if known:
+        said += (
+            " `error` is that of one-step counterfactuals of held-out patients, 1 for copying what happened; `known of"
+            " patients` is the share of the variance of their true responses that their factors explain: no policy can"
+            " be personal by more than that."
+        )
     return f"## The models\n\n{said}\n\n{markdown_table(lines, formats=SPECS)}"
+
+
+def _known(models: Sequence[Row]) -> str:
+    """How much of the patients' true responses their factors tell."""
+    names = models[0]["known"]
+    return ", ".join(f"{name} {fmean(each['known'][name] for each in models):.0%}" for name in names)
 
 
 def _groups(cells: Sequence[Row]) -> str:

@@ -23,9 +23,10 @@ def sepsis_figure(cells: Sequence[Row], path: str | os.PathLike[str]) -> None:
     """Heat maps of actions; mean Q by each policy's own; records and truth; deaths by expected return and dose."""
     found = [cell for cell in cells if not cell["ending"]]
     names = policies_of(found)
-    colours = dict(zip(names, (BLACK, *PALETTE), strict=False))
+    colours: dict[str, str] = dict(zip(names, (BLACK, *PALETTE), strict=False))
     with canvas(path, 10.5, "Septic patients: Figure 3, and what can be believed") as figure:
-        upper, middle, lower = figure.subfigures(3, 1, height_ratios=(1, 1.25, 1.15))
+        storeys: Any = figure.subfigures(3, 1, height_ratios=(1, 1.25, 1.15))
+        upper, middle, lower = storeys
         _heat_maps(upper, found, names)
         graded, judged = middle.subplots(1, 2, width_ratios=(1, 1.4))
         _mean_q(graded, found, colours)

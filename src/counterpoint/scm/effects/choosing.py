@@ -70,8 +70,11 @@ def choose_noise(table: Table, layout: Layout, factors: int | None, seed: int) -
     if table.subjects < FOLDS or not any(layout.additive):
         return layout
     tried = min(TRIED_FACTORS if factors is None else factors, 1)
-    simple, found = (held_out_density(prepare(table, each, tried), tried, seed) for each in (layout, other))
-    return other if better(simple, found) else layout
+    simple = prepare(table, layout, tried)
+    if not simple.rows.affordable:  # No row is weighed by its own noise, so that both would fit alike.
+        return layout
+    found = held_out_density(prepare(table, other, tried), tried, seed)
+    return other if better(held_out_density(simple, tried, seed), found) else layout
 
 
 def choose_factors(table: Table, layout: Layout, most: int, seed: int) -> int:
