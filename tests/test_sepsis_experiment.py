@@ -38,7 +38,7 @@ from counterpoint.experiments.sepsis_judging import true_values
 from counterpoint.nets.laws import Gaussian
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.report.results import read_csv
-from counterpoint.report.sepsis import right, sepsis_page
+from counterpoint.report.sepsis import nothing_judged, right, sepsis_page
 from counterpoint.seeding import derive
 from counterpoint.simulation.selection import Rollouts
 from counterpoint.tasks.sepsis import population
@@ -265,7 +265,7 @@ def test_the_page_says_whether_the_order_holds() -> None:
     cell = {"seed": 0, "ending": "", "seconds": 1.0, "groups": [], "mean_q": [], "models": [],
             "sizes": [dict.fromkeys(("patients", "decisions", "transitions", "windows", "died"), 1)] * 3}  # fmt: skip
     row = {"estimator": "DR", "low": 0.0, "high": 9.0, "verdict": "with care", "recommended": True, "effective": 60.0,
-           "unsupported": 0.1, "agreement": 0.2}  # fmt: skip
+           "unsupported": 0.1, "agreement": 0.2, "reason": "Too few."}  # fmt: skip
     values = {"physician": (1.0, 1.0, 1.0), "D3QN": (2.0, 2.1, 1.9), "CTRL_g": (2.0, 2.3, 1.8)}
     judged = lambda seed: [{**row, "seed": seed, "policy": name, "value": own[seed], "truth": own[seed]}
                            for name, own in values.items()]  # fmt: skip
@@ -273,3 +273,11 @@ def test_the_page_says_whether_the_order_holds() -> None:
     lines = {line.split(" | ")[0]: line for line in page.splitlines()}
     assert lines["| D3QN − physician"].endswith("more |")
     assert lines["| CTRL_g − D3QN"].endswith("not told apart |")
+
+
+def test_where_every_verdict_is_a_refusal_one_line_says_why() -> None:
+    row = {"recommended": True, "policy": "CTRL_g", "verdict": "cannot be judged", "reason": "Too few."}
+    cell = {"ending": "", "judged": [{**row, "policy": "physician", "verdict": "supported"}, row]}
+    said = nothing_judged([cell, cell])
+    assert said == "No policy can be judged from this cohort, in 2 of 2 cases first of all because: Too few."
+    assert nothing_judged([cell, {"ending": "", "judged": [{**row, "verdict": "with care"}]}]) == ""

@@ -35,7 +35,7 @@ from counterpoint.experiments.sepsis_cohort import PATIENTS, Cohort, SyntheticPa
 from counterpoint.experiments.summary import levels, write_summary
 from counterpoint.methods.behaviour import RANDOM_ACTION_SHARE
 from counterpoint.report.hd import means
-from counterpoint.report.sepsis import policy_lines
+from counterpoint.report.sepsis import nothing_judged, policy_lines
 from counterpoint.tasks.cartpole import PLANETS
 
 Experiment = Literal["sd", "sd-nonrandom", "hd", "hd-nonrandom", "ablations", "search-ablations", "classic", "sepsis"]
@@ -164,12 +164,11 @@ class Reproduce:
         experiment = self.sepsis()
         with watching_cells() as report:
             cells = experiment.run(self.out, self.executor, self.device, report, self._sepsis_command())
-        endings = list(dict.fromkeys(cell["ending"] for cell in cells if cell["ending"]))
-        for sentence in endings:
-            say(sentence)
-        if not endings:
-            show(policy_lines(cells), "policies for septic patients")
+        if policies := policy_lines(cells):
+            show(policies, "policies for septic patients")
             say(f"the report of seed {experiment.first_seed} in {report_of(experiment, self.out)}")
+        if why_not := nothing_judged(cells):
+            say(why_not)
         say(f"every estimate in {self.out / experiment.name}.csv, tables in {self.out / experiment.name}.md")
 
     def sepsis(self) -> Sepsis:

@@ -119,7 +119,7 @@ def estimates_of(judged: Evaluation, seed: int, truth: float | None) -> Found:
     return [
         {"seed": seed, "policy": judged.policy, "estimator": each.name, "value": each.value, "low": each.low,
          "high": each.high, "truth": truth, "verdict": judged.verdict,
-         "recommended": each.name == judged.recommended, **shares}
+         "recommended": each.name == judged.recommended, **shares, "reason": next(iter(judged.reasons), "")}
         for each in judged.estimates
     ]  # fmt: skip
 
@@ -130,4 +130,4 @@ def logged_row(judged: Evaluation, seed: int, policy: str, truth: float | None) 
     return {"seed": seed, "policy": policy, "estimator": "mean return", "value": each.value, "low": each.low,
             "high": each.high, "truth": truth, "verdict": "supported", "recommended": True,
             "effective": judged.diagnostics and float(judged.diagnostics.subjects), "unsupported": 0.0,
-            "agreement": 1.0}  # fmt: skip
+            "agreement": 1.0, "reason": ""}  # fmt: skip

@@ -14,7 +14,7 @@ from counterpoint.report.results import Row, markdown_table
 
 COLUMNS = (
     "seed", "policy", "estimator", "value", "low", "high", "truth", "verdict", "recommended", "effective",
-    "unsupported", "agreement",
+    "unsupported", "agreement", "reason",
 )  # fmt: skip
 ORDER = ("physician", "D3QN", "CTRL_g", "CTRL_p")
 """What each of the paper's policies should be worth no less than."""
@@ -29,16 +29,25 @@ SPECS = {
 
 def sepsis_page(cells: Sequence[Row], command: str, name: str) -> str:
     """Tables with what each of them means; where all patients ended alike, that and no policy."""
-    endings = list(dict.fromkeys(cell["ending"] for cell in cells if cell["ending"]))
     found = [cell for cell in cells if not cell["ending"]]
     known = any(row["truth"] is not None for cell in found for row in cell["judged"])
     title = "# Septic patients: the paper's Figure 3, and what can be believed"
-    parts = [title, f"`{command}`", *endings, _cohort(cells)]
+    parts = [title, f"`{command}`", nothing_judged(cells), _cohort(cells)]
     if found:
         parts += [f"![Figure]({name}.png)", *([_truths(found)] if known else []), _judged(found, known)]
         parts += [_self_graded(found), _models(found, known), _groups(found)]
     parts.append(f"{fmean(cell['seconds'] for cell in cells):.0f} s a seed.")
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def nothing_judged(cells: Sequence[Row]) -> str:
+    """Why no policy can be judged from the cohort, in one line; empty where one can."""
+    endings = [cell["ending"] for cell in cells if cell["ending"]]
+    rows = [row for cell in cells for row in cell["judged"] if row["recommended"] and row["policy"] != ORDER[0]]
+    if endings or any(row["verdict"] != REFUSED for row in rows):
+        return next(iter(endings), "")
+    reason, count = Counter(row["reason"] for row in rows).most_common(1)[0]
+    return f"No policy can be judged from this cohort, in {count} of {len(rows)} cases first of all because: {reason}"
 
 
 def policies_of(cells: Iterable[Row]) -> list[str]:
