@@ -14,6 +14,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from counterpoint.artifacts import read_json
+from counterpoint.clinic.synthetic import SyntheticCohort
 from counterpoint.counterfactual import without_noise
 from counterpoint.data.doses import Bins
 from counterpoint.data.reader import Reader
@@ -21,8 +22,7 @@ from counterpoint.data.transitions import Transitions, concatenate, held_out_sub
 from counterpoint.errors import require
 from counterpoint.seeding import derive
 from counterpoint.settings import Positive, check_settings
-from counterpoint.simulation.trials import simulate
-from counterpoint.tasks.sepsis import SyntheticSepsis, physician, population
+from counterpoint.tasks.sepsis import SyntheticSepsis
 
 PATIENTS = 15_656
 """Of the paper, each with at least five steps."""
@@ -88,13 +88,15 @@ class SyntheticPatients:
 
     def task(self, seed: int) -> SyntheticSepsis:
         """The equations of these patients."""
-        return SyntheticSepsis(population(self.patients, derive(seed, "patients")))
+        return self.cohort(seed).task
 
     def read(self, seed: int) -> Transitions:
         """The log, with the noise that made it. Records of any length: leaving out short ones, as the paper does, would
         leave out early deaths and early discharges, and no policy's value would be that of the rest."""
-        task = self.task(seed)
-        return simulate(task, physician(task), self.patients, task.horizon, derive(seed, "log"), stop_at_failure=True)
+        return self.cohort(seed).log()
+
+    def cohort(self, seed: int) -> SyntheticCohort:
+        return SyntheticCohort(self.patients, HELD_OUT, seed)
 
 
 @dataclass(frozen=True)
