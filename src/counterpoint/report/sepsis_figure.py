@@ -83,9 +83,8 @@ def _records(panel: "Axes", cells: Sequence[Row], colours: dict[str, str]) -> No
             panel.plot([fmean(known)] * 2, [place - 0.4, place + 0.4], color=BLACK, linewidth=2.2)
     panel.set_yticks(range(len(names)), names)
     known = any(truths(cells, name) for name in names)
-    panel.set(title="Judged from records, each seed", xlabel="return", xlim=_range(cells, names))
-    said = "pale: cannot be judged" + ("\nline: the truth" if known else "")
-    panel.annotate(said, (0.01, 0.02), xycoords="axes fraction", fontsize=9.5, color=GREY)
+    said = "return (pale: cannot be judged" + ("; line: the truth)" if known else ")")
+    panel.set(title="Judged from records, each seed", xlabel=said, xlim=_range(cells, names))
 
 
 def _range(cells: Sequence[Row], names: Sequence[str]) -> tuple[float, float]:
@@ -121,4 +120,4 @@ def _dose_difference(panel: "Axes", cells: Sequence[Row], drug: str, colours: di
             if seen >= FEWEST:
                 points.append((difference, sum(row["died"] for row in own) / seen))
         panel.plot(*zip(*points, strict=True), "o-", markersize=4, color=colours[name], label=name)
-    panel.set(title=f"Deaths by difference in {drug}", xlabel="levels recommended − given", ylim=(0, None))
+    panel.set(title=f"Deaths by dose: {drug}", xlabel="levels recommended − given", ylim=(0, None))
