@@ -108,8 +108,9 @@ def _truths(cells: Sequence[Row]) -> str:
         "Mean return of unseen patients, the same for every policy and seed, with the same noise; learners saw the"
         " table alone. Intervals are 95%, over seeds."
     )
-    table = markdown_table(lines)
-    return f"## What the policies are truly worth\n\n{said}\n\n{table}\n\nPaired by seed:\n\n{markdown_table(gains)}"
+    tables = f"{markdown_table(lines)}\n\nPaired by seed:\n\n{markdown_table(gains)}"
+    why = "\n".join(_why(cells, *pair) for pair, gain in zip(steps, gains, strict=True) if gain["gain"].startswith("-"))
+    return f"## What the policies are truly worth\n\n{said}\n\n{tables}" + (f"\n\n{why}" if why else "")
 
 
 def _with_interval(own: Sequence[float]) -> str:
@@ -128,6 +129,17 @@ def _gain(low: str, high: str, values: Mapping[str, Sequence[float]]) -> dict[st
     so = "more" if found.low > 0 else "less" if found.high < 0 else "not told apart"
     return {"difference": f"{high} − {low}", "gain": f"{found.estimate:.2f} ({found.low:.2f} to {found.high:.2f})",
             "so": so}  # fmt: skip
+
+
+def _why(cells: Sequence[Row], low: str, high: str) -> str:
+    """What is known of a policy that is worth less than it should be."""
+    alone = _mean(row["unsupported"] for row in recommended(cells, high))
+    graded = _mean(row["own"] for cell in cells for row in cell["mean_q"] if row["policy"] == high)
+    said = f"- {high} is worth less than {low}: {alone or 0:.0%} of its actions were given to nobody in a similar state"
+    if graded is not None:
+        before = _mean(row["own"] for cell in cells for row in cell["mean_q"] if row["policy"] == low) or 0.0
+        said += f", and its own Q ({graded:.2f}, {low} {before:.2f}) does not know what they do"
+    return f"{said}."
 
 
 def _judged(cells: Sequence[Row], known: bool) -> str:
