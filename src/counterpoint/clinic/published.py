@@ -117,8 +117,8 @@ def _check(rows: pd.DataFrame, names: list[str], key: tuple[str, str], path: Pat
     require(not absent, f"'{path}' has no column {', '.join(absent)}; it is not the whole file")
     require(len(rows) > 0, f"'{path}' has no row; write it again")
     for name in (*key, *names):
-        numbers: Any = pd.to_numeric(rows[name], errors="coerce").replace([np.inf, -np.inf], np.nan)
-        unknown = int(numbers.isna().sum())
+        numbers: Any = pd.to_numeric(rows[name], errors="coerce")
+        unknown = int((~np.isfinite(numbers.to_numpy(float, na_value=np.nan))).sum())
         require(unknown == 0, f"column '{name}' of '{path}' has {unknown} values that are no number; impute them")
     twice = int(rows.duplicated(list(key)).sum())
     require(twice == 0, f"'{path}' has {twice} rows with the {' and '.join(key)} of another; keep one of each")

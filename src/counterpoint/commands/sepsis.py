@@ -26,7 +26,7 @@ def demo_cohort(raw: Path | None, out: Path) -> Path:
     folder, table = raw or Path(os.environ.get(DEMO, "")), out / "sepsis-demo" / "cohort.parquet"
     require(folder != Path(), f"the demo's raw folder is not known; give --raw, or set {DEMO}")
     if not table.exists() or not table.with_suffix(".json").exists():
-        Mimic(folder, table).execute()
+        Mimic(str(folder), table).execute()
     return table
 
 

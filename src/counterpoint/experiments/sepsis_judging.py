@@ -10,7 +10,7 @@ from counterpoint.errors import CounterpointError
 from counterpoint.evaluation.counterfactual_error import questions
 from counterpoint.evaluation.off_policy.case import Judging, estimate_behaviours, lay_beside, whole_log
 from counterpoint.evaluation.off_policy.inside import Inside
-from counterpoint.evaluation.off_policy.judge import conclude
+from counterpoint.evaluation.off_policy.judge import Asked, conclude
 from counterpoint.evaluation.off_policy.result import Evaluation
 from counterpoint.evaluation.true_return import returns
 from counterpoint.experiments.sepsis_arms import CTRL_G, CTRL_P, PERSONAL, PHYSICIAN, Fitted
@@ -34,7 +34,7 @@ def judged_policies(how: Judging, split: Split, fitted: Fitted, seed: int, monit
         own = split.with_numbers() if name in PERSONAL else split
         watch = Monitor(report=monitor.report, name=f"judging {name}")
         case = lay_beside(own.held_out, policy, how, own.train, None, own_seed, watch, behaviours)
-        found[name] = conclude(case, policy, how, Inside(), True, name, own_seed, watch)
+        found[name] = conclude(case, Asked(policy, how, True, name, own_seed), Inside(), watch)
     return found
 
 
