@@ -81,6 +81,7 @@ def test_categories_that_change_become_numbers_and_others_stay(rows: cp.Transiti
     levels = {column.name: column.levels for column in with_numbers(rows).schema.states}
     assert levels["mechvent"] == ()
     assert levels["gender"] == ("male", "female")
+    assert ("mechvent", 0.0, 1.0) in with_numbers(rows).schema.knowledge.bounds
 
 
 def test_changes_are_log_ratios_of_what_is_always_positive(rows: cp.Transitions) -> None:
@@ -230,6 +231,7 @@ def test_a_cohort_of_both_endings_is_read_through_its_manifest(tmp_path: Path) -
     assert one_ending(rows) == ""
     assert rows.outcome_names == ("died", "survived")
     assert rows.schema.doses[0].cuts == (150.0,)
+    assert rows.schema.knowledge.bounds == (("HR", 80.0, 86.0), ("SOFA", 0.0, 4.0))
     short = replace(cohort, shortest=7)
     with pytest.raises(CounterpointError, match=r"no stay .* has 7 decisions"):
         short.read(0)

@@ -130,7 +130,7 @@ class TableCohort:
         rows = reader_of(manifest).read(path, HELD_OUT, seed).rows
         kept = rows[lasting(rows, self.shortest)]
         require(len(kept) > 0, f"no stay of '{path}' has {self.shortest} decisions; use a larger cohort")
-        return kept
+        return within_seen(kept)
 
 
 Cohort = SyntheticPatients | TableCohort
@@ -159,9 +159,21 @@ def lasting(rows: Transitions, steps: int) -> Bool[Tensor, " n"]:
 
 def with_numbers(rows: Transitions) -> Transitions:
     """The same rows with every category that changes as a number: random effects are for numbers, and the codes of a
-    flag are 0 and 1."""
-    states = tuple(column if column.static else replace(column, levels=()) for column in rows.schema.states)
-    return replace(rows, schema=replace(rows.schema, states=states))
+    flag are 0 and 1, between which imagined ones stay."""
+    schema = rows.schema
+    moving = [column for column in schema.states if column.levels and not column.static]
+    states = tuple(replace(column, levels=()) if column in moving else column for column in schema.states)
+    between = tuple((column.name, 0.0, len(column.levels) - 1.0) for column in moving)
+    knowledge = replace(schema.knowledge, bounds=(*schema.knowledge.bounds, *between))
+    return replace(rows, schema=replace(schema, states=states, knowledge=knowledge))
+
+
+def within_seen(rows: Transitions) -> Transitions:
+    """The same rows, with the range of every number in them declared: no imagined patient leaves what was measured."""
+    seen = torch.cat([rows.state, rows.next_state[rows.has_next]])
+    ends = zip(rows.schema.states, seen.amin(0).tolist(), seen.amax(0).tolist(), strict=True)
+    bounds = tuple((column.name, low, high) for column, low, high in ends if not column.levels and low < high)
+    return replace(rows, schema=replace(rows.schema, knowledge=replace(rows.schema.knowledge, bounds=bounds)))
 
 
 def died(rows: Transitions) -> Bool[Tensor, " n"]:

@@ -138,7 +138,7 @@ def _why(cells: Sequence[Row], low: str, high: str) -> str:
     said = f"- {high} is worth less than {low}: {alone or 0:.0%} of its actions were given to nobody in a similar state"
     if graded is not None:
         before = _mean(row["own"] for cell in cells for row in cell["mean_q"] if row["policy"] == low) or 0.0
-        said += f", and its own Q ({graded:.2f}, {low} {before:.2f}) does not know what they do"
+        said += f", while its own Q says {graded:.2f} where that of {low} says {before:.2f}"
     return f"{said}."
 
 
