@@ -128,6 +128,6 @@ def logged_row(judged: Evaluation, seed: int, policy: str, truth: float | None) 
     """What whoever logged earned, which nobody need estimate."""
     each = judged.logged
     return {"seed": seed, "policy": policy, "estimator": "mean return", "value": each.value, "low": each.low,
-            "high": each.high, "truth": truth, "verdict": "supported", "recommended": True,
+            "high": each.high, "truth": truth, "verdict": "as logged", "recommended": True,
             "effective": judged.diagnostics and float(judged.diagnostics.subjects), "unsupported": 0.0,
             "agreement": 1.0, "reason": ""}  # fmt: skip

@@ -10,6 +10,7 @@ import numpy as np
 
 from counterpoint.evaluation.statistics import interval, paired_difference
 from counterpoint.report.evaluation_bench import REFUSED, covers
+from counterpoint.report.html.cells import SMALLEST
 from counterpoint.report.results import Row, markdown_table
 
 COLUMNS = (
@@ -225,11 +226,12 @@ def _groups(cells: Sequence[Row]) -> str:
               "fluid given": row["fluid_given"], "fluid recommended": row["fluid_recommended"],
               "vasopressor given": row["vasopressor_given"], "vasopressor recommended": row["vasopressor_recommended"],
               "logged": row["logged"], "value": row["value"], "low": row["low"], "high": row["high"]}
-             for row in cells[0]["groups"]]  # fmt: skip
+             for row in cells[0]["groups"] if row["patients"] >= SMALLEST]  # fmt: skip
     if not lines:
         return ""
     said = (
         f"Of seed {cells[0]['seed']}'s held-out patients, by CTRL_p: mean doses in mL and µg/kg/min, what was earned"
         " and what the group's policy is judged to earn (groups of 20 and more)."
+        f" Groups of fewer than {SMALLEST} are not shown."
     )
     return f"## Groups\n\n{said}\n\n{markdown_table(lines, formats=SPECS)}"
