@@ -31,6 +31,7 @@ from counterpoint.scm.groups import MixtureGroups
 from counterpoint.scm.random_effects import RandomEffects
 from counterpoint.seeding import derive
 from counterpoint.settings import check_settings
+from counterpoint.simulation.rollout import on_device
 from counterpoint.simulation.selection import Rollouts
 
 PHYSICIAN, D3QN_ROWS, CTRL_G, CTRL_P = "physician", "D3QN", "CTRL_g", "CTRL_p"
@@ -141,7 +142,7 @@ class Learning:
         if arms.personal_search:
             learners[SEARCH_P] = lambda at: arms.told().with_models([self.numbers], [effects], numeric, at, self.device)
         policies = {name: learn(watch.stage(name))[0].selected.to("cpu") for name, learn in learners.items()}
-        return Fitted(task, scm.to("cpu"), effects.to("cpu"), policies)
+        return Fitted(on_device(task, "cpu"), scm.to("cpu"), effects.to("cpu"), policies)
 
 
 def quick_sepsis_arms() -> SepsisArms:

@@ -15,6 +15,7 @@ from counterpoint.policies.rollout_rows import RolloutRows
 from counterpoint.scm.density import DensitySCM
 from counterpoint.seeding import derive
 from counterpoint.settings import check_settings
+from counterpoint.simulation.rollout import on_device
 from counterpoint.simulation.selection import Rollouts
 from counterpoint.tasks.base import Task
 
@@ -73,7 +74,8 @@ class General(PolicyLearner):
     def augment(self, job: Job, model: Model, task: Task) -> Job:
         """The same job on real and imagined rows."""
         theta = job.rows_theta if job.theta.shape[1] else model.subjects(job.data)
-        rows = self.augmenter.augment(job.data, model, task, derive(job.seed, "augment"), theta)
+        here = on_device(task, job.data.state.device)
+        rows = self.augmenter.augment(job.data, model, here, derive(job.seed, "augment"), theta)
         source = rows.source.where(rows.imagined, torch.arange(len(rows)).to(rows.source))
         return Job(rows, job.seed, theta[source])
 
