@@ -4,12 +4,12 @@ SCMs are fitted on the training patients of a cohort of `--patients` (a tenth of
 the patients held out, what another of the 25 actions would have led to; the task knows. 0 is right and 1 is as good as
 copying what happened. The models:
 
-    default          `DensitySCM` on the table as it is
-    random effects   `RandomEffects`, for which the ventilator is a number
-    told             the default told what is known: amounts by their logarithm, doses by their level, and what other
-                     columns determine (SOFA, SIRS, shock index, PaO2, total urine) computed from the answer
+    default            `DensitySCM`
+    nothing declared   the same, not told which columns follow from others (SOFA, SIRS, shock index, PaO2, total urine)
+    random effects     `RandomEffects` as in the experiment, for which the ventilator is a number
 
-The checks' verdict stands beside each. Writes sepsis-counterfactuals.csv, .md and .settings.json.
+The checks' verdict stands beside each. Writes sepsis-counterfactuals-PATIENTS.csv, .md and
+.settings.json.
 """
 
 import argparse
@@ -20,88 +20,49 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 import counterpoint as cp
 from counterpoint.artifacts import encode, write_text
 from counterpoint.clinic.synthetic import SyntheticCohort
-from counterpoint.data.schema import Schema
-from counterpoint.data.spaces import Discrete
 from counterpoint.evaluation.counterfactual_error import Questions, questions
+from counterpoint.experiments.sepsis_arms import EFFECTS, changes_of
+from counterpoint.experiments.sepsis_cohort import with_numbers
 from counterpoint.model import ModelRecipe
 from counterpoint.report.results import markdown_table, provenance, write_csv, write_json
 from counterpoint.seeding import generator
-from counterpoint.tasks.sepsis import ACTIONS, SCHEMA, with_derived
-from counterpoint.tasks.sepsis_columns import COLUMNS, PLACE, TABLE
-
-COMPUTED = ("SOFA", "SIRS", "Shock_Index", "paO2", "output_total")
-AMOUNTS = [PLACE[row.name] for row in TABLE if row.link == "log"]
-Answer = Float[Tensor, "n 46"]
+from counterpoint.tasks.sepsis_columns import COLUMNS
 
 
 @dataclass(frozen=True)
 class Arm:
-    """A recipe, how it is shown rows and actions, and what is made of its answers."""
+    """A recipe, and how it is shown rows."""
 
     recipe: ModelRecipe
     rows: Callable[[cp.Transitions], cp.Transitions] = lambda rows: rows
-    action: Callable[[Tensor], Tensor] = lambda action: action
-    answer: Callable[[Answer, cp.Transitions], Answer] = lambda answer, rows: answer
 
 
-def ventilator_as_number(rows: cp.Transitions) -> cp.Transitions:
-    states = tuple(replace(column, levels=()) if column.name == "mechvent" else column for column in rows.schema.states)
-    return replace(rows, schema=replace(rows.schema, states=states))
-
-
-def levels(action: Float[Tensor, "n 2"]) -> Float[Tensor, "n 8"]:
-    """One column for each level of each drug but none."""
-    code, unit = ACTIONS.index(action), torch.eye(5)[:, 1:]
-    return torch.cat([unit[code // 5], unit[code % 5]], 1)
-
-
-TOLD = Schema(
-    tuple(replace(column, static=column.static or column.name in COMPUTED) for column in SCHEMA.states),
-    Discrete(tuple(map(tuple, levels(ACTIONS.table()).tolist()))),
-    tuple(f"{drug}_{level}" for drug in ("fluid", "vasopressor") for level in range(1, 5)),
-)
-"""The table with levels in place of doses; computed columns are seen and not foretold."""
-
-
-def logged(rows: cp.Transitions) -> cp.Transitions:
-    state, after = (_amounts(table, torch.log) for table in (rows.state, rows.next_state))
-    return replace(rows, state=state, next_state=after, action=levels(rows.action), schema=TOLD)
-
-
-def whole(answer: Answer, rows: cp.Transitions) -> Answer:
-    """The answer in the table's units, with what its columns determine."""
-    after = SCHEMA.knowledge.hold(_amounts(answer, torch.exp), COLUMNS)
-    after[:, PLACE["output_total"]] = rows.state[:, PLACE["output_total"]]
-    return with_derived(after)
-
-
-def _amounts(state: Answer, link: Callable[[Tensor], Tensor]) -> Answer:
-    state = state.clone()
-    state[:, AMOUNTS] = link(state[:, AMOUNTS])
-    return state
+def nothing_declared(rows: cp.Transitions) -> cp.Transitions:
+    known = replace(rows.schema.knowledge, computed=())
+    return replace(rows, schema=replace(rows.schema, knowledge=known))
 
 
 ARMS = {
     "default": Arm(cp.DensitySCM()),
-    "random effects": Arm(cp.RandomEffects(), ventilator_as_number),
-    "told": Arm(cp.DensitySCM(), logged, levels, whole),
+    "nothing declared": Arm(cp.DensitySCM(), nothing_declared),
+    "random effects": Arm(EFFECTS, with_numbers),
 }
 
 
-def tried(name: str, arm: Arm, training: cp.Transitions, asked: Questions) -> dict[str, Any]:
+def tried(name: str, arm: Arm, training: cp.Transitions, asked: Questions, device: str) -> dict[str, Any]:
     """Errors, verdict and time of one model."""
-    begun, rows = time.process_time(), arm.rows(asked.rows)
-    model = arm.recipe.fit(arm.rows(training))
+    begun, shown, rows = time.process_time(), arm.rows(training), arm.rows(asked.rows)
+    recipe = arm.recipe
+    if isinstance(recipe, cp.RandomEffects):
+        recipe = replace(recipe, changes=changes_of(shown))
+    model = recipe.fit(shown, device=device).to("cpu")
     seconds = time.process_time() - begun
-    action = arm.action(asked.action)[:, None]
-    after = model.imagine(rows, action, generator(0, "imagine"), model.subjects(rows))[:, 0]
-    answer, yard = arm.answer(after, asked.rows), asked.yardstick
+    answer = model.imagine(rows, asked.action[:, None], generator(0, "imagine"), model.subjects(rows))[:, 0]
+    yard = asked.yardstick
     verdict = cp.check(model, rows, theta=model.subjects(rows))
     columns = dict(zip(COLUMNS, yard.columns(answer, asked.truth).tolist(), strict=True))
     return {
@@ -117,6 +78,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results"))
     parser.add_argument("--patients", type=int, default=1566)
     parser.add_argument("--models", nargs="+", choices=ARMS, default=list(ARMS))
+    parser.add_argument("--device", default="cpu")
     told = parser.parse_args()
     torch.set_num_threads(1)
     cohort = SyntheticCohort(patients=told.patients)
@@ -124,18 +86,19 @@ def main() -> None:
     asked = questions(cohort.task, held_out.with_next())
     found = []
     for name in told.models:
-        found.append(tried(name, ARMS[name], training, asked))
-        keep(found, cohort, told.out)
+        found.append(tried(name, ARMS[name], training, asked, told.device))
+        keep(found, cohort, told)
 
 
-def keep(found: list[dict[str, Any]], cohort: SyntheticCohort, out: Path) -> None:
+def keep(found: list[dict[str, Any]], cohort: SyntheticCohort, told: argparse.Namespace) -> None:
     """What is known so far, as files and on the screen."""
+    name = f"sepsis-counterfactuals-{cohort.patients}"
     turned = [{"": name} | {row["model"]: _said(row[name]) for row in found} for name in found[0] if name != "model"]
-    write_csv(found, out / "sepsis-counterfactuals.csv")
-    write_text(out / "sepsis-counterfactuals.md", markdown_table(turned) + "\n")
+    write_csv(found, told.out / f"{name}.csv")
+    write_text(told.out / f"{name}.md", markdown_table(turned) + "\n")
     recipes = {row["model"]: encode(ARMS[row["model"]].recipe) for row in found}
     settings = {"cohort": asdict(cohort), "models": recipes, "made_with": provenance()}
-    write_json(settings, out / "sepsis-counterfactuals.settings.json")
+    write_json(settings, told.out / f"{name}.settings.json")
     print(markdown_table(turned), flush=True)
 
 

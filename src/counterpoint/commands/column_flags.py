@@ -71,6 +71,8 @@ class Columns:
     """Pairs of state columns that are the cosine and the sine of one angle, as COS,SIN."""
     mirror: tuple[str, ...] = ()
     """State and action columns that change sign, or side, together in a mirror symmetry of the dynamics."""
+    computed: tuple[str, ...] = ()
+    """State columns that follow from the others of the same moment: scores, ratios, sums."""
 
     def read(self, path: Path, held_out: float, seed: int) -> Transitions:
         """The table as transitions; what was done to it is said."""
@@ -103,7 +105,7 @@ class Columns:
 
     def _knowledge(self) -> Knowledge:
         circles = tuple(_circle(word) for word in self.circles)
-        return Knowledge(tuple(map(_bounds, self.bounds)), self.whole, circles, self.mirror)
+        return Knowledge(tuple(map(_bounds, self.bounds)), self.whole, circles, self.mirror, computed=self.computed)
 
 
 def _pairs(words: tuple[str, ...]) -> list[tuple[str, str]]:

@@ -33,6 +33,9 @@ class Knowledge:
     sign and these action columns their side of the middle of the action space."""
     carried: tuple[tuple[str, str], ...] = ()
     """(column, source): a state column that holds what a state or action column was one step before."""
+    computed: tuple[str, ...] = ()
+    """State columns that follow from the others of the same moment and from what they were before: scores, ratios,
+    sums. How, is learned; a model that knows it keeps an imagined score with the imagined values it is made of."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -61,6 +64,9 @@ class Knowledge:
             require(found == 1, f"'{column}' is carried from '{source}', a state and an action column; rename one")
         twice = [name for name in self.carried_columns if self.carried_columns.count(name) > 1]
         require(not twice, f"'{(twice or [''])[0]}' is carried from two columns; name one")
+        for name in self.computed:
+            require(name in states, f"'{name}' is declared as computed and is not a state column; name one")
+            require(name not in self.carried_columns, f"'{name}' is both carried and computed; declare one of them")
         for name in self.mirror:
             require(
                 name in (*states, *actions), f"mirror names '{name}', which is not a column; name a state or action"

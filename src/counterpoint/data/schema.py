@@ -122,6 +122,19 @@ class Schema:
         carried = (self.state_names.index(name) for name in self.knowledge.carried_columns)
         return tuple(sorted({*self.static, *carried}))
 
+    @property
+    def computed(self) -> tuple[int, ...]:
+        """The places of the columns that are declared to follow from others."""
+        return tuple(sorted(self.state_names.index(name) for name in self.knowledge.computed))
+
+    @property
+    def dose_levels(self) -> tuple[tuple[int, tuple[float, ...]], ...]:
+        """(place, amounts) of every dose that was cut into three levels or more."""
+        if not self.doses or not isinstance(self.actions, Discrete):
+            return ()
+        amounts = [tuple(sorted(set(column))) for column in zip(*self.actions.values, strict=True)]
+        return tuple((i, levels) for i, levels in enumerate(amounts) if len(levels) > 2)
+
     def held(
         self, after: Float[Tensor, "*n s"], state: Float[Tensor, "*n s"], action: Float[Tensor, "*n a"]
     ) -> Float[Tensor, "*n s"]:

@@ -107,7 +107,7 @@ class DensitySCM(SCMRecipe):
         self, jobs: Sequence[Job], monitor: Monitor = Monitor(), device: str = "cpu"
     ) -> list[StructuralCausalModel]:
         schema = jobs[0].data.schema
-        if schema.categories or schema.told:
+        if schema.categories or schema.told or schema.computed:
             return self._mixed(schema).fit_many(jobs, monitor, device)
         tables, seeds = [change_table(job) for job in jobs], member_seeds(jobs, self.ensemble)
         state, context = tables[0]["y"].shape[1], tables[0]["context"].shape[1]
@@ -118,12 +118,22 @@ class DensitySCM(SCMRecipe):
         return self.cut(mechanism, jobs)
 
     def _mixed(self, schema: Schema) -> SCMRecipe:
-        """The same for a state some of whose columns are categories, or never change."""
+        """The same for a state some of whose columns are categories, never change or follow from others."""
         from counterpoint.scm.mixed import Mixed  # Here, because mixed states are built on this file.
 
-        require(not self.order, "an order is for states of numbers; this one has categories or static columns")
-        settings = (self.law, schema.told, self.ensemble, self.hidden, self.likelihood, self.variation_penalty)
-        return Mixed(schema.categories, *settings)
+        require(not self.order, "an order is for states of numbers; this one has other columns too")
+        return Mixed(
+            schema.categories,
+            self.law,
+            schema.told,
+            schema.computed,
+            tuple(i for i in schema.computed if schema.state_names[i] in schema.knowledge.whole),
+            doses=schema.dose_levels,
+            ensemble=self.ensemble,
+            hidden=self.hidden,
+            likelihood=self.likelihood,
+            variation_penalty=self.variation_penalty,
+        )
 
     def penalty(self) -> VariationPenalty | None:
         return VariationPenalty(self.variation_penalty) if self.variation_penalty else None

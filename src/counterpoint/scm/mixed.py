@@ -1,19 +1,22 @@
 """An SCM of states with categorical columns beside continuous ones (or with categorical columns alone).
 
     continuous  s'_i = s_i + f_i(s, a, θ, u_i)                       u_i ~ N(0, 1), f_i increasing in u_i
+    amounts     log s'_i = log s_i + f_i(s, a, θ, u_i)               where the rows say so (`seen.py`)
+    computed    s'_l = s_l + f_l(the computed s, all other s', u_l)  (ratios, sums, scores)
     categorical s'_j = argmax_c log p_j(c | s, a, θ) + g_jc          g_jc ~ Gumbel(0)
     static      s'_k = s_k                                           (sex, age at admission)
 
-Given (s, a, θ) the columns' noises are taken to be independent. The noise table holds the u_i first, then
+Given (s, a, θ) the columns' noises are taken to be independent. The noise table holds the u_i first, then the u_l, then
 one Gumbel a category, column by column in the order of `categories`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from counterpoint.artifacts import device_of
 from counterpoint.data.jobs import Categories, Job, fitting_table, identity, spread_levels
@@ -21,7 +24,7 @@ from counterpoint.data.spaces import places
 from counterpoint.errors import CounterpointError
 from counterpoint.model import member_seeds, one_a_member
 from counterpoint.nets.conditional import ConditionalLaw
-from counterpoint.nets.laws import Law, Spline
+from counterpoint.nets.laws import Gaussian, Law, Spline
 from counterpoint.nets.likelihood import Likelihood, VariationPenalty, fit_by_likelihood
 from counterpoint.nets.training import Monitor
 from counterpoint.scm.base import SCMRecipe, StructuralCausalModel, StructuralMechanism
@@ -33,40 +36,45 @@ from counterpoint.scm.categorical import (
     wrong_codes,
 )
 from counterpoint.scm.density import interquartile_mean
+from counterpoint.scm.seen import Seen, amounts_in
 from counterpoint.seeding import generator
-from counterpoint.settings import Count, Positive, Weight, Widths, check_settings
+from counterpoint.settings import Amount, Count, Finite, Positive, Weight, Widths, check_settings
+
+CHANGE, RATIOS, SCORES, CODES = "change", "computed", "scores", "codes"
+"""The laws: of columns that chance moves, of computed numbers, of computed whole numbers, and of categories."""
+STEPS = 31
+"""Steps of every column that a score may be made of, at its quantiles."""
+QUANTILE_ROWS = 100_000
+"""Rows that the quantiles are of, at most."""
 
 
 class MixedMechanism(StructuralMechanism):
-    """A law of the change of the continuous columns and a Gumbel-max law of the codes, on the same one-hot context."""
+    """Laws of the change of continuous columns, of computed ones and scores after them, and of the codes."""
+
+    steps: Tensor
 
     def __init__(
-        self,
-        law: ConditionalLaw,
-        codes: CategoricalLaw,
-        categories: Categories,
-        static: tuple[int, ...],
-        state: int,
-        seed: int,
+        self, laws: dict[str, ConditionalLaw], codes: CategoricalLaw, layout: "Layout", members: int, seed: int
     ) -> None:
         super().__init__()
-        self.law, self.codes, self.categories, self.seed = law, codes, categories, seed
-        self.members = law.members
-        self.moving = tuple((column, count) for column, count in categories if column not in static)
-        self.coded = [column for column, _ in self.moving]
-        self.continuous = _continuous(categories, static, state)
-        spread = sum(count - 1 for _, count in categories)
-        self.context_width = law.context.mean.shape[-1] - spread
-        self.noise_width = law.size + sum(codes.counts)
+        self.laws, self.codes, self.layout, self.seed = nn.ModuleDict(laws), codes, layout, seed
+        self.members, self.context_width = members, layout.context
+        self.noise_width = self.normal_noise + sum(codes.counts)
+        self.register_buffer("steps", torch.zeros(members, layout.stepped, STEPS))
+
+    @property
+    def categories(self) -> Categories:
+        return self.layout.seen.categories
 
     @property
     def normal_noise(self) -> int:
-        return self.law.size
+        return sum(len(columns) for columns in self.layout.own.values())
 
     @property
     def noise_columns(self) -> list[int]:
         """The state column that each noise moves."""
-        return [*self.continuous, *(column for column, count in self.moving for _ in range(count))]
+        coded = (column for column, count in self.layout.moving for _ in range(count))
+        return [*(column for columns in self.layout.own.values() for column in columns), *coded]
 
     def abduct(self, context: Tensor, state: Tensor, next_state: Tensor) -> Tensor:
         """The point of a continuous column; for a code, where no point exists, a posterior draw fixed by the recipe.
@@ -78,21 +86,32 @@ class MixedMechanism(StructuralMechanism):
 
     def posterior(self, context: Tensor, state: Tensor, next_state: Tensor, random: torch.Generator) -> Tensor:
         self._check(state, next_state)
-        seen = spread_levels(context, self.categories)
-        change = next_state[..., self.continuous] - state[..., self.continuous]
-        fresh = draw_exponentials(state.shape[1], sum(self.codes.counts), random).to(state)
-        gumbels = self.codes.abduct(seen, next_state[..., self.coded], fresh)
-        return torch.cat([self.law.abduct(seen, change), gumbels], -1)
+        layout, fresh = self.layout, draw_exponentials(state.shape[1], sum(self.codes.counts), random).to(state)
+        before, after = layout.seen.link(state), layout.seen.link(next_state)
+        noises, seen = [], layout.seen(context)
+        for name, law in self.laws.items():
+            read, columns = self._read(name, seen, before, after), places(layout.own[name], state.device)
+            noises.append(law.abduct(read, (after - before).index_select(-1, columns)))  # pyright: ignore[reportCallIssue]
+        return torch.cat([*noises, self.codes.abduct(seen, next_state[..., layout.coded], fresh)], -1)
 
     def predict(self, context: Tensor, state: Tensor, noise: Tensor) -> Tensor:
         self._check(state)
-        seen = spread_levels(context, self.categories)
-        continuous, coded = (places(columns, state.device) for columns in (self.continuous, self.coded))
-        next_state = state.clone(memory_format=torch.contiguous_format)
-        change = self.law.predict(seen, noise[..., : self.law.size])
-        next_state[..., continuous] = state[..., continuous] + change
-        next_state[..., coded] = self.codes.predict(seen, noise[..., self.law.size :])
-        return next_state
+        layout, sizes = self.layout, [len(columns) for columns in self.layout.own.values()]
+        *own, gumbels = noise.split([*sizes, sum(self.codes.counts)], -1)
+        seen, before = layout.seen(context), layout.seen.link(state)
+        after = before.clone(memory_format=torch.contiguous_format)
+        after[..., places(layout.coded, state.device)] = self.codes.predict(seen, gumbels)
+        for (name, law), luck in zip(self.laws.items(), own, strict=True):
+            change = law.predict(self._read(name, seen, before, after), luck)  # pyright: ignore[reportCallIssue]
+            after[..., places(layout.own[name], state.device)] += change
+        return layout.seen.unlink(after)
+
+    def _read(self, name: str, seen: Tensor, before: Tensor, after: Tensor) -> Tensor:
+        """What a law reads: the context, or for what is computed the other columns as they are now."""
+        if name == CHANGE:
+            return seen
+        told = self.layout.told(before, after)
+        return self.layout.with_steps(told, self.steps) if name == SCORES else told
 
     def combine(self, predictions: Float[Tensor, "m n s"]) -> Float[Tensor, "n s"]:
         """The members' interquartile mean for a continuous column, their vote for a categorical one."""
@@ -102,7 +121,7 @@ class MixedMechanism(StructuralMechanism):
         return combined
 
     def prior(self, count: int, random: torch.Generator) -> Float[Tensor, "n u"]:
-        normal = torch.randn(count, self.law.size, generator=random, device=random.device)
+        normal = torch.randn(count, self.normal_noise, generator=random, device=random.device)
         return torch.cat([normal, -draw_exponentials(count, sum(self.codes.counts), random).log()], -1)
 
     def _check(self, *states: Tensor) -> None:
@@ -125,6 +144,65 @@ def _capturing(values: Tensor) -> bool:
 
 
 @dataclass(frozen=True)
+class Layout:
+    """Which columns of a state are what, and how the laws see them."""
+
+    seen: Seen
+    static: tuple[int, ...]
+    computed: tuple[int, ...]
+    scores: tuple[int, ...]
+    """Those of the computed ones that are whole numbers."""
+    state: int
+    """Columns of the state."""
+    context: int
+    """Columns of state, action and factor."""
+
+    @property
+    def moving(self) -> Categories:
+        """The categories that change."""
+        return tuple((column, count) for column, count in self.seen.categories if column not in self.static)
+
+    @property
+    def coded(self) -> list[int]:
+        return [column for column, _ in self.moving]
+
+    @property
+    def own(self) -> dict[str, list[int]]:
+        """The columns of numbers that each law is of; those of the later ones follow from those of the first."""
+        other = {*self.static, *self.computed, *(column for column, _ in self.seen.categories)}
+        ratios = [column for column in self.computed if column not in self.scores]
+        every = {CHANGE: [c for c in range(self.state) if c not in other], RATIOS: ratios, SCORES: list(self.scores)}
+        return {name: columns for name, columns in every.items() if columns}
+
+    @property
+    def stepped(self) -> int:
+        """Columns of numbers that a score may be made of."""
+        return self.state - len(self.computed) - len(self.seen.categories) if self.scores else 0
+
+    def told(self, before: Tensor, after: Tensor) -> Tensor:
+        """What computed columns follow from, of linked states: what they were, and all others as they are now."""
+        others = [column for column in range(self.state) if column not in self.computed]
+        codes = tuple((others.index(column), count) for column, count in self.seen.categories)
+        was, now = (
+            table.index_select(-1, places(columns, table.device))
+            for table, columns in ((before, self.computed), (after, others))
+        )
+        return torch.cat([was, spread_levels(now, codes)], -1)
+
+    def with_steps(self, told: Float[Tensor, "*n t"], steps: Float[Tensor, "*k c b"]) -> Float[Tensor, "*n w"]:
+        """The same, and whether each number is beyond each of its steps: scores are sums of such steps."""
+        numbers = told[..., len(self.computed) : len(self.computed) + self.stepped, None]
+        return torch.cat([told, (numbers > steps.unsqueeze(-3)).to(told).flatten(-2)], -1)
+
+    def read_width(self, name: str) -> int:
+        """Columns that a law reads."""
+        if name == CHANGE:
+            return self.seen.width(self.context)
+        told = self.state + sum(count - 1 for _, count in self.seen.categories)
+        return told + self.stepped * STEPS * (name == SCORES)
+
+
+@dataclass(frozen=True)
 class Mixed(SCMRecipe):
     """An SCM for states of which some columns, or all, hold codes 0 … count − 1.
 
@@ -137,6 +215,14 @@ class Mixed(SCMRecipe):
     """The law of one continuous column, as in `DensitySCM`."""
     static: tuple[Count, ...] = ()
     """State columns that never change within a subject; they are told, not foretold."""
+    computed: tuple[Count, ...] = ()
+    """State columns that follow from the others of the same moment and from what they were themselves."""
+    scores: tuple[Count, ...] = ()
+    """Those of them that are whole numbers: sums of steps."""
+    amounts: tuple[tuple[Count, Amount], ...] | None = None
+    """(column, lowest value) of state columns modelled by their logarithm; none where the rows are to say which."""
+    doses: tuple[tuple[Count, tuple[Finite, ...]], ...] = ()
+    """(action column, its values in rising order) of doses whose effect need not be linear, seen level by level."""
     ensemble: Positive = 5
     """Members; continuous columns are averaged over them, codes are voted on (ties go to the lowest code)."""
     hidden: Widths = (64, 64)
@@ -155,41 +241,66 @@ class Mixed(SCMRecipe):
         self, jobs: Sequence[Job], monitor: Monitor = Monitor(), device: str = "cpu"
     ) -> list[StructuralCausalModel]:
         tables, seeds = [self._table(job) for job in jobs], member_seeds(jobs, self.ensemble)
-        mechanism = self.build(jobs[0].data.state_size, tables[0]["raw"].shape[1], len(seeds)).to(device_of(device))
-        for name, law in (("change", mechanism.law), ("codes", mechanism.codes)):
-            if law.size:
-                columns = [{"context": t["context"], "y": t[name], "subject": t["subject"]} for t in tables]
-                stacked, stage = one_a_member(columns, self.ensemble), monitor.stage(name)
-                priced = (
-                    VariationPenalty(self.variation_penalty) if name == "change" and self.variation_penalty else None
-                )
-                fit_by_likelihood(law, stacked, seeds, self.likelihood, identity(self, jobs), stage, priced)
+        state, context = tables[0]["state"].shape[1], tables[0]["context"].shape[1]
+        if self.amounts is None:
+            numbers = {*range(state)} - {*self.static, *(column for column, _ in self.categories)}
+            return replace(self, amounts=amounts_in(tables, sorted(numbers))).fit_many(jobs, monitor, device)
+        mechanism = self.build(state, context, len(seeds)).to(device_of(device))
+        fitted = [self._columns(mechanism, i * self.ensemble, table) for i, table in enumerate(tables)]
+        laws: dict[str, Any] = {**mechanism.laws, **({CODES: mechanism.codes} if mechanism.codes.size else {})}
+        for name, law in laws.items():
+            columns = [
+                {"context": own[name][0], "y": own[name][1], "subject": table["subject"]}
+                for own, table in zip(fitted, tables, strict=True)
+            ]
+            stacked, stage = one_a_member(columns, self.ensemble), monitor.stage(name)
+            # Scores and ratios are far from linear in what they are made of: only what happens by itself has a price.
+            priced = name == CHANGE and self.variation_penalty
+            penalty = VariationPenalty(self.variation_penalty) if priced else None
+            fit_by_likelihood(law, stacked, seeds, self.likelihood, identity(self, jobs), stage, penalty)
         return self.cut(mechanism, jobs)
 
+    def _columns(
+        self, mechanism: MixedMechanism, first: int, table: dict[str, Tensor]
+    ) -> dict[str, tuple[Tensor, Tensor]]:
+        """What each law reads and what it is of, in one table, whose first member is `first`; takes its steps."""
+        layout = mechanism.layout
+        before, after = (layout.seen.link(table[name]) for name in ("state", "next_state"))
+        seen, told = layout.seen(table["context"]), layout.told(before, after)
+        read = {CHANGE: seen, RATIOS: told}
+        if layout.scores:
+            steps = _steps(told[:, len(layout.computed) :][:, : layout.stepped])
+            mechanism.steps[first : first + self.ensemble] = steps.to(mechanism.steps)
+            read[SCORES] = layout.with_steps(told, steps)
+        found = {name: (read[name], (after - before)[:, columns]) for name, columns in layout.own.items()}
+        return found | {CODES: (seen, table["next_state"][:, layout.coded])}
+
     def build(self, state: int, context: int, members: int) -> MixedMechanism:
-        check_categories(self.categories, self.static, state)
-        width = context + sum(count - 1 for _, count in self.categories)
-        moving = [count for column, count in self.categories if column not in self.static]
-        continuous = _continuous(self.categories, self.static, state)
-        law = ConditionalLaw(members, width, len(continuous), self.law, self.hidden)
-        codes = CategoricalLaw(members, width, moving, self.hidden)
-        return MixedMechanism(law, codes, self.categories, self.static, state, self.draw_seed)
+        check_categories(self.categories, (*self.static, *self.computed), state)
+        doses = tuple((state + column, values) for column, values in self.doses)
+        seen = Seen(self.categories, self.amounts or (), doses)
+        layout = Layout(seen, self.static, self.computed, self.scores, state, context)
+        laws = {
+            name: ConditionalLaw(
+                members, layout.read_width(name), len(columns), self.law if name == CHANGE else Gaussian(), self.hidden
+            )
+            for name, columns in layout.own.items()
+        }
+        codes = CategoricalLaw(members, seen.width(context), [count for _, count in layout.moving], self.hidden)
+        return MixedMechanism(laws, codes, layout, members, self.draw_seed)
 
     def _table(self, job: Job) -> dict[str, Tensor]:
-        check_categories(self.categories, self.static, job.data.state_size)
+        check_categories(self.categories, (*self.static, *self.computed), job.data.state_size)
         names, has_next = job.data.state_names, job.data.has_next[:, None]
         check_codes("state", job.data.state, self.categories, names)
         check_codes("next state", torch.where(has_next, job.data.next_state, 0.0), self.categories, names)
-        table = fitting_table(job)
-        coded = [column for column, _ in self.categories if column not in self.static]
-        continuous = _continuous(self.categories, self.static, job.data.state_size)
-        return {
-            "raw": table["context"],
-            "subject": table["subject"],
-            "context": spread_levels(table["context"], self.categories),
-            "change": (table["next_state"] - table["state"])[:, continuous],
-            "codes": table["next_state"][:, coded],
-        }
+        return fitting_table(job)
+
+
+def _steps(numbers: Float[Tensor, "n c"]) -> Float[Tensor, "c b"]:
+    """Quantiles of every column."""
+    places = torch.linspace(0, 1, STEPS + 2, dtype=torch.double)[1:-1]
+    return torch.quantile(numbers[:QUANTILE_ROWS].double(), places, 0).T.float()
 
 
 def categorical(*counts: int, ensemble: int = 5) -> Mixed:
@@ -197,15 +308,10 @@ def categorical(*counts: int, ensemble: int = 5) -> Mixed:
     return Mixed(tuple(enumerate(counts)), ensemble=ensemble)
 
 
-def _continuous(categories: Categories, static: tuple[int, ...], state: int) -> list[int]:
-    coded = {column for column, _ in categories}
-    return [column for column in range(state) if column not in coded and column not in static]
-
-
 def check_categories(categories: Categories, static: tuple[int, ...], state: int) -> None:
     """Raise one line where `categories` does not fit a state of so many columns."""
     if not categories and not static:
-        raise CounterpointError("Mixed has no categorical column; use DensitySCM for a state of continuous columns")
+        raise CounterpointError("Mixed has no categorical column, and none that is told or computed; use DensitySCM")
     columns = [column for column, _ in categories]
     for column, count in categories:
         if not 0 <= column < state or columns.count(column) > 1:
@@ -216,4 +322,4 @@ def check_categories(categories: Categories, static: tuple[int, ...], state: int
         if count < 2:
             raise CounterpointError(f"categories give column {column} {count} categories; it needs at least 2")
     if len(set(static)) >= state:
-        raise CounterpointError("every state column is static, so nothing ever changes; add a column that does")
+        raise CounterpointError("every state column is static or computed, so nothing changes; add one that does")

@@ -66,6 +66,8 @@ TREATMENT = {
 """What a dose does at once, alike in all patients; pressure and lung are in `SyntheticSepsis.treatment`."""
 FLUID_PRESSURE, VASO_PRESSURE, LEAK = 1.0, 1.6, 0.55
 """Effects of a very large dose on the pressure (in 13.5 mmHg), and of leaking fluid on the lung."""
+COMPUTED = ("SOFA", "SIRS", "Shock_Index", "paO2", "output_total")
+"""Columns that others determine."""
 WARM_UP = 4
 """Untreated steps before the record begins, in which the columns come to fit each other."""
 
@@ -250,7 +252,7 @@ SCHEMA = Schema(
     ACTIONS,
     tuple(column.name for column in DOSES),
     doses=DOSES,
-    knowledge=Knowledge(bounds=_bounds(), whole=("SOFA", "SIRS")),
+    knowledge=Knowledge(bounds=_bounds(), whole=("SOFA", "SIRS"), computed=COMPUTED),
 )
 
 FLUID_CUTS, VASO_CUTS = (-0.3, 0.3, 0.85, 1.55), (1.45, 1.7, 2.0, 2.5)
