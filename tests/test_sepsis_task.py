@@ -214,6 +214,16 @@ def test_more_of_a_dose_does_more() -> None:
     assert (column(wet, "Arterial_lactate").diff() < 0).all()
 
 
+def test_whose_pressure_follows_a_drug_less_is_harmed_by_it_more() -> None:
+    z = standardised(patient(MeanBP=70.0))
+    for drug, level, harmed in (("fluid", 5 * 3, "PaO2_FiO2"), ("vasopressor", 3, "Arterial_lactate")):
+        action = TASK.actions.features(torch.tensor(level))
+        wards = (SyntheticSepsis(SepsisResponse()._replace(**{drug: torch.tensor(x)})) for x in (1.0, 0.5))
+        strong, weak = (ward.treatment(z, action) for ward in wards)
+        assert torch.isclose(weak[MOVING["MeanBP"]], strong[MOVING["MeanBP"]] / 2), drug
+        assert torch.isclose(weak[MOVING[harmed]], 2 * strong[MOVING[harmed]]), drug
+
+
 def test_whose_pressure_follows_what_decides_the_best_action() -> None:
     drinker = SyntheticSepsis(SepsisResponse(torch.tensor(2.5), torch.tensor(0.1), torch.tensor(1.0)))
     tense = SyntheticSepsis(SepsisResponse(torch.tensor(0.1), torch.tensor(2.5), torch.tensor(1.0)))
@@ -236,3 +246,15 @@ def test_the_physician_treats_the_sick_and_tries_everything() -> None:
     assert (rows.action[low].mean(0) > 1.5 * rows.action[~low].mean(0)).all()
     deaths = int((rows.outcome == 0).sum()) / 600
     assert 0.1 < deaths < 0.25
+
+
+def test_doses_last_and_are_decided_by_the_state_alone() -> None:
+    task = SyntheticSepsis(population(600, 0))
+    rows = cp.simulate(task, physician(task), 600, task.horizon, seed=5)
+    follows = (rows.subject[1:] == rows.subject[:-1]) & (rows.step[1:] == rows.step[:-1] + 1)
+    for dose, share in zip(rows.action.T, (0.72, 0.2), strict=True):
+        assert math.isclose(float((dose > 0).float().mean()), share, abs_tol=0.05)
+        assert torch.corrcoef(torch.stack([dose[:-1][follows], dose[1:][follows]]))[0, 1] > 0.35
+    other = SyntheticSepsis(population(600, 1))
+    again = [physician(ward)(rows.state, generator(1)) for ward in (task, other)]
+    assert torch.equal(*again)

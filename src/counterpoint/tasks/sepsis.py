@@ -7,8 +7,8 @@
     P(survived | s) = (1 − P(died))·sigmoid(−severity − 1.9 − 1.5·ventilated)
 
 Fluid fills the vessels and makes urine; what leaks out drowns the lung, which heals slowly. A vasopressor raises the
-pressure at once; where the vessels were not slack it starves tissue, which shows as lactate. How far either raises the
-pressure differs between patients and is not among the columns. A step is four hours; doses and reward are those of
+pressure at once; where the vessels were not slack it starves tissue, which shows as lactate. Patients differ, in no
+column: whose pressure follows a drug less is harmed by it more. A step is four hours; doses and reward are those of
 Raghu et al., "Deep reinforcement learning for sepsis treatment", 2017. It is no model of patients: it has a cohort's
 columns, ranges and kinds of trouble, and truths to compare with (docs/sepsis.md sets it beside patients). A patient who
 is still there at the horizon has neither outcome, where a cohort knows it.
@@ -55,7 +55,7 @@ FLUID_HALF, VASO_HALF = 400.0, 0.25
 TREATMENT = {
     # column: (fluid, vasopressor, vasopressor on vessels that were not slack), in standard deviations
     "output_4hourly": (0.9, 0.0, 0.0),  # Kidneys need water.
-    "Arterial_lactate": (-0.25, 0.0, 0.45),  # Flow washes it out; clamped vessels make it.
+    "Arterial_lactate": (-0.25, 0.0, 0.35),  # Flow washes it out; clamped vessels make it.
     "HR": (-0.2, 0.25, 0.3),  # A filled heart is slower; catecholamines drive it.
     "Hb": (-0.12, 0.0, 0.0),  # Diluted.
     "Albumin": (-0.08, 0.0, 0.0),  # Diluted.
@@ -63,8 +63,8 @@ TREATMENT = {
     "Glucose": (0.0, 0.2, 0.2),  # Catecholamines.
     "SGOT": (0.0, 0.0, 0.25),  # A clamped gut and liver.
 }
-"""What a dose does at once, alike in all patients; pressure and lung are in `SyntheticSepsis.treatment`."""
-FLUID_PRESSURE, VASO_PRESSURE, LEAK = 1.0, 1.6, 0.55
+"""What a dose does at once; pressure, lung and how patients differ are in `SyntheticSepsis.treatment`."""
+FLUID_PRESSURE, VASO_PRESSURE, LEAK = 1.0, 1.6, 0.45
 """Effects of a very large dose on the pressure (in 13.5 mmHg), and of leaking fluid on the lung."""
 COMPUTED = ("SOFA", "SIRS", "Shock_Index", "paO2", "output_total")
 """Columns that others determine."""
@@ -76,9 +76,10 @@ class SepsisResponse(NamedTuple):
     """How a patient responds: scalars for one patient, one value a row for several."""
 
     fluid: Float[Tensor, "*n"] = torch.tensor(1.0)
-    """Factor of what fluid does to the pressure."""
+    """Factor of what fluid does to the pressure, and divisor of what leaks into the lung: how tight the vessels are."""
     vasopressor: Float[Tensor, "*n"] = torch.tensor(1.0)
-    """Factor of what the vasopressor does to the pressure."""
+    """Factor of what the vasopressor does to the pressure, and divisor of how far it starves tissue: a weak heart
+    does not work against clamped vessels."""
     infection: Float[Tensor, "*n"] = torch.tensor(0.0)
     """Where the inflammation settles, in standard deviations: how far the infection is out of control."""
 
@@ -198,7 +199,8 @@ class SyntheticSepsis(KnownSCM):
         """What the doses do to every measured column in one step."""
         millilitres, micrograms = action.unbind(-1)
         fluid, vasopressor = millilitres / (millilitres + FLUID_HALF), micrograms / (micrograms + VASO_HALF)
-        clamped = 2 * (1 + 1.5 * z[..., MOVING["MeanBP"]]).sigmoid() * vasopressor  # Vessels that were not slack.
+        firm = (1 + 1.5 * z[..., MOVING["MeanBP"]]).sigmoid()  # Vessels that were not slack.
+        clamped = 2 * firm * vasopressor / self.response.vasopressor
         effect = torch.zeros_like(z)
         for name, (water, drug, clamping) in TREATMENT.items():
             effect[..., MOVING[name]] = water * fluid + drug * vasopressor + clamping * clamped
@@ -206,7 +208,7 @@ class SyntheticSepsis(KnownSCM):
         leak = (inflammation(z) - z[..., MOVING["Albumin"]] / 2).sigmoid()  # Inflamed vessels and thin blood lose it.
         filled = FLUID_PRESSURE * self.response.fluid * room * fluid
         effect[..., MOVING["MeanBP"]] = filled + VASO_PRESSURE * self.response.vasopressor * vasopressor
-        effect[..., MOVING["PaO2_FiO2"]] = -LEAK * leak * fluid
+        effect[..., MOVING["PaO2_FiO2"]] = -LEAK * leak * fluid / self.response.fluid
         return effect
 
 
@@ -255,20 +257,22 @@ SCHEMA = Schema(
     knowledge=Knowledge(bounds=_bounds(), whole=("SOFA", "SIRS"), computed=COMPUTED),
 )
 
-FLUID_CUTS, VASO_CUTS = (-0.3, 0.3, 0.85, 1.55), (1.45, 1.7, 2.0, 2.5)
+FLUID_CUTS, VASO_CUTS = (-0.3, 0.25, 0.75, 1.4), (1.5, 1.75, 2.1, 2.7)
 """Where a physician's inclination becomes the next dose: about three rows in ten have no fluid and eight in ten no
-vasopressor, and the rest are even, as quartiles of what was given are."""
+vasopressor, and the rest are about even, as quartiles of what was given are."""
 Behaviour = Callable[[Float[Tensor, "n s"], torch.Generator], Float[Tensor, "n a"]]
 
 
 def physician(task: SyntheticSepsis) -> Behaviour:
-    """Treats the more the sicker, unsteadily: as much fluid for a wet lung as for a dry one, the vasopressor late."""
+    """Treats the more the sicker, unsteadily: fluid by weight, as much for a wet lung as for a dry one; the vasopressor
+    late, once lactate has risen. Weight and lactate last, so doses do, and nothing decides but the state."""
 
     def act(state: Float[Tensor, "n 46"], generator: torch.Generator) -> Float[Tensor, "n 2"]:
-        severity, low = task.severity(state), hypotension(state)
+        low, lactate = hypotension(state), standardised(state)[..., MOVING["Arterial_lactate"]]
+        weight = (state[..., PLACE["Weight_kg"]] - STATIC["Weight_kg"].centre) / STATIC["Weight_kg"].spread
         unsteady = torch.randn(len(state), 2, generator=generator).to(state)
-        fluid = 0.2 * severity + 0.5 * low + 1.2 * unsteady[:, 0]
-        vasopressor = 0.2 * severity + 1.0 * low + 1.0 * unsteady[:, 1]
+        fluid = 0.2 * task.severity(state) + 0.3 * low + 0.8 * weight + 0.7 * unsteady[:, 0]
+        vasopressor = 0.2 * task.severity(state) + 0.4 * low + 0.7 * lactate + 0.6 * unsteady[:, 1]
         return _doses(
             *(torch.bucketize(x, constant(c, x.device)) for x, c in ((fluid, FLUID_CUTS), (vasopressor, VASO_CUTS)))
         )
