@@ -8,11 +8,13 @@ copying what happened. The models:
     nothing declared   the same, not told which columns follow from others (SOFA, SIRS, shock index, PaO2, total urine)
     random effects     `RandomEffects` as in the experiment, for which the ventilator is a number
 
-The checks' verdict stands beside each. Writes sepsis-counterfactuals-PATIENTS.csv, .md and
-.settings.json.
+The checks' verdict stands beside each. Writes sepsis-counterfactuals-PATIENTS.csv, .md and .settings.json; the last
+line is JSON. `floor` is what the true equations reach that take every patient's response for the mean one: nobody who
+takes patients for alike does better.
 """
 
 import argparse
+import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -30,7 +32,8 @@ from counterpoint.experiments.sepsis_cohort import with_numbers
 from counterpoint.model import ModelRecipe
 from counterpoint.report.results import markdown_table, provenance, write_csv, write_json
 from counterpoint.seeding import generator
-from counterpoint.tasks.sepsis_columns import COLUMNS
+from counterpoint.tasks.sepsis import SyntheticSepsis, with_derived
+from counterpoint.tasks.sepsis_columns import COLUMNS, PLACE, constants, measured, standardised
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,17 @@ ARMS = {
     "nothing declared": Arm(cp.DensitySCM(), nothing_declared),
     "random effects": Arm(EFFECTS, with_numbers),
 }
+
+
+def floor(asked: Questions) -> float:
+    """The error of the true equations with the mean response: the change from one treatment to another, patient aside."""
+    rows, alike = asked.rows, SyntheticSepsis()
+    before, after = standardised(rows.state), standardised(rows.next_state)
+    moved = after + alike.treatment(before, asked.action) - alike.treatment(before, rows.action)
+    answer = rows.next_state.clone()
+    answer[:, constants(answer.device).places] = measured(moved)
+    answer[:, PLACE["output_total"]] = rows.state[:, PLACE["output_total"]]
+    return asked.yardstick.error(with_derived(answer), asked.truth)
 
 
 def tried(name: str, arm: Arm, training: cp.Transitions, asked: Questions, device: str) -> dict[str, Any]:
@@ -87,17 +101,18 @@ def main() -> None:
     found = []
     for name in told.models:
         found.append(tried(name, ARMS[name], training, asked, told.device))
-        keep(found, cohort, told)
+        keep(found, cohort, told, floor(asked))
+    print(json.dumps({"patients": told.patients, "models": found, "floor": floor(asked), **provenance()}))
 
 
-def keep(found: list[dict[str, Any]], cohort: SyntheticCohort, told: argparse.Namespace) -> None:
+def keep(found: list[dict[str, Any]], cohort: SyntheticCohort, told: argparse.Namespace, lowest: float) -> None:
     """What is known so far, as files and on the screen."""
     name = f"sepsis-counterfactuals-{cohort.patients}"
     turned = [{"": name} | {row["model"]: _said(row[name]) for row in found} for name in found[0] if name != "model"]
     write_csv(found, told.out / f"{name}.csv")
     write_text(told.out / f"{name}.md", markdown_table(turned) + "\n")
     recipes = {row["model"]: encode(ARMS[row["model"]].recipe) for row in found}
-    settings = {"cohort": asdict(cohort), "models": recipes, "made_with": provenance()}
+    settings = {"cohort": asdict(cohort), "floor": lowest, "models": recipes, "made_with": provenance()}
     write_json(settings, told.out / f"{name}.settings.json")
     print(markdown_table(turned), flush=True)
 
