@@ -57,7 +57,7 @@ ARMS = {
 
 
 def floor(asked: Questions) -> float:
-    """The error of the true equations with the mean response: the change from one treatment to another, patient aside."""
+    """The error of the true equations with the mean response, which know all but who the patient is."""
     rows, alike = asked.rows, SyntheticSepsis()
     before, after = standardised(rows.state), standardised(rows.next_state)
     moved = after + alike.treatment(before, asked.action) - alike.treatment(before, rows.action)

@@ -7,6 +7,7 @@ whole of MIMIC-III. Nothing is told that fewer than ten patients stand behind. W
 """
 
 import argparse
+import json
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -100,6 +101,7 @@ def main() -> None:
     settings = {"synthetic": asdict(synthetic), "demo": asdict(real), "made_with": provenance()}
     write_json(settings, told.out / "sepsis-likeness.settings.json")
     print(page(rows))
+    print(json.dumps({"statistics": rows, **settings}))
 
 
 if __name__ == "__main__":
