@@ -180,14 +180,22 @@ class Layout:
         return self.state - len(self.computed) - len(self.seen.categories) if self.scores else 0
 
     def told(self, before: Tensor, after: Tensor) -> Tensor:
-        """What computed columns follow from, of linked states: what they were, and all others as they are now."""
+        """What computed columns follow from, of linked states: what they were, and all others as they are now.
+
+        Amounts come twice, by their logarithm for ratios and as they are for sums.
+        """
         others = [column for column in range(self.state) if column not in self.computed]
         codes = tuple((others.index(column), count) for column, count in self.seen.categories)
-        was, now = (
+        was, now, amounts = (
             table.index_select(-1, places(columns, table.device))
-            for table, columns in ((before, self.computed), (after, others))
+            for table, columns in ((before, self.computed), (after, others), (after, self.summed))
         )
-        return torch.cat([was, spread_levels(now, codes)], -1)
+        return torch.cat([was, spread_levels(now, codes), amounts.exp()], -1)
+
+    @property
+    def summed(self) -> list[int]:
+        """Amounts that are not computed."""
+        return [column for column, _ in self.seen.amounts if column not in self.computed]
 
     def with_steps(self, told: Float[Tensor, "*n t"], steps: Float[Tensor, "*k c b"]) -> Float[Tensor, "*n w"]:
         """The same, and whether each number is beyond each of its steps: scores are sums of such steps."""
@@ -198,7 +206,7 @@ class Layout:
         """Columns that a law reads."""
         if name == CHANGE:
             return self.seen.width(self.context)
-        told = self.state + sum(count - 1 for _, count in self.seen.categories)
+        told = self.state + sum(count - 1 for _, count in self.seen.categories) + len(self.summed)
         return told + self.stepped * STEPS * (name == SCORES)
 
 
