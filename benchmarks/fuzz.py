@@ -1244,7 +1244,7 @@ COMMANDS = """
     check-scm --run TABLE | augment --run NONE | augment --run TABLE | augment --run RUN --alternatives -5
     train --run NONE | train --run RUN --method magic | train --run RUN --batch 0 | train --run RUN --device tpu
     train --run RUN --learning-rate nan | train --run RUN --method pets --batch 3
-    train --run RUN --schedule.steps -5 | evaluate --run RUN | evaluate --run NONE | evaluate --run RUN --trials 0
+    train --run RUN --schedule.steps -5 | evaluate --run NONE | evaluate --run RUN --trials 0
     recommend --run RUN | recommend --run RUN --data NONE | recommend --run NONE --data TABLE
     recommend --run RUN --data TABLE | recommend --run RUN --data FOLDER | run TABLE | run TABLE --config NONE
     run TABLE --config TABLE | run NONE --config TABLE | simulate --run NEW --trials 0
