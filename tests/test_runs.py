@@ -864,8 +864,8 @@ def test_every_method_learns_from_the_runs_training_rows(
         method, set()
     )
     arms = lambda learner: {n: arm if own else Spy(arm, seen) for n, arm in tiny_arms(learner).items()}
-    monkeypatch.setattr("counterpoint.commands.train.named_arms", arms)
     run = bench.copy(source, tmp_path / "run")
+    monkeypatch.setattr("counterpoint.commands.train.named_arms", arms)
     command("train", "--run", run, "--method", method, *([] if method in WITHOUT_Q else TINY_TRAIN))
     assert f"{method} learned on {len(Run(run).training)} logged rows" in capsys.readouterr().out
     policy = Run(run).policy
