@@ -140,6 +140,17 @@ def test_a_subject_without_a_window_has_the_populations_factor(model):
     torch.testing.assert_close(model.subjects(ROWS[:0]), torch.zeros(0, 2))
 
 
+def test_what_is_known_before_a_row_are_the_windows_that_ended_before_it(model):
+    """Row by row what the rows before it tell, in any order; nothing of the row itself."""
+    shuffled = ROWS[torch.randperm(len(ROWS), generator=generator(2))]
+    found, population = model.factors_before(shuffled).mean, model.mechanism.factor.population[0, 0]
+    for place in range(0, len(shuffled), 7):
+        own = shuffled[(shuffled.subject == shuffled.subject[place]) & (shuffled.step < shuffled.step[place])]
+        expected = model.subjects(own)[0] if len(own) else population
+        torch.testing.assert_close(found[place], expected)
+    assert not found.isclose(population).all()
+
+
 def test_final_factors_are_in_standard_units_over_windows(model):
     windows = Histories.of(ROWS, 3).windows[None]
     each = model.mechanism.factor(model.mechanism.standard_inputs(windows))[0]

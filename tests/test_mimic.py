@@ -400,6 +400,8 @@ def test_the_loader_reads_the_table_with_the_command_that_is_printed(
     rows, table = fit.columns.read(out, 0.34, fit.seed), pd.read_parquet(out)
     assert len(rows) == len(table)
     assert rows.state_names == FEATURES[features]
+    assert rows.schema.knowledge.computed == ("PaO2_FiO2", "Shock_Index", "SOFA", "SIRS")
+    assert rows.schema.knowledge.whole == ("SOFA", "SIRS")
     assert rows.action_index.tolist() == table["action"].tolist()
     assert (int(rows.terminated.sum()), rows.outcome_names) == (6, ("died", "survived"))
     aside = rows.split(fit.held_out, fit.seed)[1].subject.unique()
@@ -616,6 +618,7 @@ def test_a_finished_cohort_with_mimic_sepsis_columns_keeps_its_actions_and_rewar
     fit = tyro.cli(Command, args=shlex.split(capsys.readouterr().out.rpartition("next: counterpoint ")[2]))
     assert isinstance(fit, Fit)
     assert len(fit.columns.read(tmp_path / "read.parquet", 0.0, 0)) == 5
+    assert not fit.columns.computed, "what is scaled is no sum of points any more"
     broken = {
         "neither": table.drop(columns="traj"), "no row": table[:0], "no column o:": table.filter(regex="^[^o]"),
         "not 0 to 24": table.assign(**{"a:action": [0, 24, 7, 7.5, 1]}),

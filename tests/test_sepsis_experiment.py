@@ -19,6 +19,7 @@ from counterpoint.experiments.sepsis import CELL, Sepsis
 from counterpoint.experiments.sepsis_arms import (
     CTRL_P,
     EFFECTS,
+    PAPER_P,
     PHYSICIAN,
     Q_LEARNING,
     SEARCH,
@@ -43,12 +44,19 @@ from counterpoint.seeding import derive
 from counterpoint.simulation.selection import Rollouts
 from counterpoint.tasks.sepsis import population
 
-POLICIES = "D3QN", "CTRL_g", "CTRL_g + search", CTRL_P, "CTRL_p + search"
+POLICIES = "D3QN", "CTRL_g", "CTRL_g + search", PAPER_P, CTRL_P, "CTRL_p + search"
 BRIEFLY = Judging(others=(), draws=20, critic_draws=4)
 BRIEF = Likelihood(cp.Schedule(steps=20, check_every=10))
 TINY = SepsisArms(
     scm=cp.DensitySCM(Gaussian(), ensemble=1, hidden=(8,), likelihood=BRIEF),
     effects=replace(EFFECTS, factors=1, ensemble=1, changes=(), schedule=cp.Schedule(steps=4, check_every=2)),
+    windows=replace(
+        cp.BiCoGAN(factor=cp.LSTMFactor(window=3, width=4)),
+        generator_hidden=(8, 8),
+        encoder_hidden=(8,),
+        discriminator_hidden=(8,),
+        training=replace(cp.BiCoGAN().training, schedule=cp.Schedule(steps=4), batch=16),
+    ),
     outcome=cp.Outcome(hidden=(8,), likelihood=BRIEF),
     learner=replace(Q_LEARNING, hidden=(8,), schedule=cp.Schedule(steps=20, check_every=10), batch=16),
     selection=Rollouts(starts=2),
@@ -151,9 +159,11 @@ def test_a_killed_run_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
     stages: list[str] = []
     told = lambda stage, done, total: stages.append(f"{stage} {done}")
     again = experiment.run(tmp_path / "killed", report=told)
-    assert stages.count("scm.model 20") == 1
+    assert stages.count("model-CTRL_g.model.change 20") == 1
     whole = experiment.run(tmp_path / "whole", report=told)
-    assert stages.count("scm.model 20") == 3, "what is trained anew says so at its last chunk and at its end"
+    assert stages.count("model-CTRL_g.model.change 20") == 3, (
+        "what is trained anew says so at its last chunk and at its end"
+    )
     timeless = lambda cells: [{key: value for key, value in cell.items() if key != "seconds"} for cell in cells]
     assert timeless(again) == timeless(whole)
     assert not list((tmp_path / "killed").rglob("*.checkpoint.safetensors"))
@@ -177,7 +187,7 @@ def _looks_right(out: Path, cells: list[dict[str, Any]]) -> None:
     assert cells[0].keys() >= set(CELL)
     assert {len(counts) for counts in cells[0]["counts"].values()} == {3}
     graded = {row["policy"]: row for row in cells[0]["mean_q"]}
-    assert graded.keys() == {PHYSICIAN, "D3QN", "CTRL_g", CTRL_P}
+    assert graded.keys() == {PHYSICIAN, "D3QN", "CTRL_g", CTRL_P, PAPER_P}
     assert all(row["own"] >= row["clinicians"] for name, row in graded.items() if name != PHYSICIAN)
 
 
@@ -185,7 +195,7 @@ def test_true_values_are_of_the_same_unseen_patients(rows: cp.Transitions) -> No
     task = cp.SyntheticSepsis()
     learner = replace(TINY.learner, schedule=cp.Schedule(steps=2))
     policy = learner.fit(Split.of(rows, 0).train, task)
-    found = true_values(Fitted(None, None, None, {"one": policy, "two": policy}), 200)  # pyright: ignore[reportArgumentType]
+    found = true_values(Fitted(None, {}, {"one": policy, "two": policy}), 200)  # pyright: ignore[reportArgumentType]
     assert found["one"] == found["two"] != found[PHYSICIAN]
     unseen = cp.SyntheticSepsis(population(200, derive(0, "unseen patients")))
     assert found["one"] == pytest.approx(float(cp.evaluate(policy, unseen, 200, 0).mean()), abs=1e-4)
@@ -207,7 +217,8 @@ def cohort_table(folder: Path, died: list[bool], blocs: int = 6) -> Path:
     )  # fmt: skip
     path = folder / "cohort.parquet"
     table.to_parquet(path)
-    manifest = {"state": ["HR", "SOFA"], "cuts": {"input_4hourly": [150.0], "max_dose_vaso": []}}
+    manifest = {"state": ["HR", "SOFA"], "computed": ["SOFA"],
+                "cuts": {"input_4hourly": [150.0], "max_dose_vaso": []}}  # fmt: skip
     path.with_suffix(".json").write_text(json.dumps(manifest))
     return path
 
@@ -231,6 +242,7 @@ def test_a_cohort_of_both_endings_is_read_through_its_manifest(tmp_path: Path) -
     assert one_ending(rows) == ""
     assert rows.outcome_names == ("died", "survived")
     assert rows.schema.doses[0].cuts == (150.0,)
+    assert rows.schema.knowledge.computed == ("SOFA",)
     assert rows.schema.knowledge.bounds == (("HR", 80.0, 86.0), ("SOFA", 0.0, 4.0))
     short = replace(cohort, shortest=7)
     with pytest.raises(CounterpointError, match=r"no stay .* has 7 decisions"):

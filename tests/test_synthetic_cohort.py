@@ -63,6 +63,8 @@ def test_the_truth_belongs_to_the_rows_that_were_read(folder: Path) -> None:
     """Patient i of the table is subject i of the task, in whose equation the log's noise gives the table's rows."""
     rows, _ = read_back(folder)
     known = rows.has_next
+    assert rows.schema.computed == COHORT.task.schema.computed
+    assert rows.schema.knowledge.whole == COHORT.task.schema.knowledge.whole
     own = COHORT.task.of_subjects(rows.subject[known])
     torch.testing.assert_close(
         own.transition(rows.state[known], rows.action[known], LOG.noise[known]), rows.next_state[known]

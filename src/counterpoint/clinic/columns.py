@@ -26,4 +26,6 @@ KOMOROWSKI47 = (
     *(name for name in RAGHU48 if name not in ("Albumin", "CO2_mEqL", "Ionised_Ca", "elixhauser", "bloc")),
     "max_dose_vaso", "input_total", "input_4hourly", "cumulated_balance",
 )  # fmt: skip
+COMPUTED, WHOLE = ("PaO2_FiO2", "Shock_Index", "SOFA", "SIRS"), ("SOFA", "SIRS")
+"""What other columns of the same bloc determine, and which of these are counted in points."""
 FEATURES: dict[FeatureSet, tuple[str, ...]] = {"raghu48": RAGHU48, "komorowski47": KOMOROWSKI47, "ctrl46": CTRL46}

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from counterpoint.clinic.columns import CTRL46, DOSES
+from counterpoint.clinic.columns import COMPUTED, CTRL46, DOSES, WHOLE
 from counterpoint.clinic.scaling import FLAGS, scaled
 from counterpoint.data.doses import Bins
 from counterpoint.data.layout import changes
@@ -55,6 +55,7 @@ def decisions(
         "training_patients": len(np.unique(patient[training])), "died": int(columns["died"].sum()),
         "actions_used": len(np.unique(columns["action"])),
         "cuts": {name: list(column.cuts) for name, column in fitted.items()}, "state": list(features),
+        "computed": list(COMPUTED), "whole": list(WHOLE),
     }  # fmt: skip
     if with_scaled:
         extra, found["scaling"] = scaled(columns, features, training)

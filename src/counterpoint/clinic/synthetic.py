@@ -15,14 +15,14 @@ import pandas as pd
 import torch
 
 from counterpoint.clinic.cohort import write_parquet
-from counterpoint.clinic.columns import CTRL46
+from counterpoint.clinic.columns import CTRL46, WHOLE
 from counterpoint.clinic.columns import DOSES as AMOUNTS
 from counterpoint.clinic.decisions import training_patients
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import require
 from counterpoint.settings import Count, Positive, Share, check_settings
 from counterpoint.simulation.trials import simulate
-from counterpoint.tasks.sepsis import ACTIONS, DOSES, SyntheticSepsis, physician, population
+from counterpoint.tasks.sepsis import ACTIONS, COMPUTED, DOSES, SyntheticSepsis, physician, population
 
 FLAGS = ("gender", "mechvent")
 
@@ -74,6 +74,7 @@ class SyntheticCohort:
             "survived": int(survived), "cut_at_the_horizon": int(log.truncated.sum()),
             "actions_used": len(log.action_index.unique()),
             "cuts": {dose.name: list(dose.cuts) for dose in DOSES}, "state": list(CTRL46),
+            "computed": list(COMPUTED), "whole": list(WHOLE),
         }  # fmt: skip
 
 

@@ -75,12 +75,14 @@ def _say_what_is_there(out: Path, found: dict[str, Any], command: str) -> None:
 
 
 def fit_command(out: Path, found: dict[str, Any], held_out: float, seed: int) -> str:
-    """How the table is read: the doses cut where the training patients' were, and the same patients held out."""
+    """How the table is read: the doses cut where the training patients' were, scores and ratios declared, and the same
+    patients held out."""
     cuts = [f"{name}={','.join(map(str, places))}" for name, places in found["cuts"].items()]
     action = ["--action", *found["cuts"], "--bins", *cuts] if cuts else ["--action", "fluid_bin", "vaso_bin"]
+    declared = [word for kind in ("computed", "whole") if found.get(kind) for word in (f"--{kind}", *found[kind])]
     words = ["counterpoint", "fit", "--run", "runs/sepsis", "--data", str(out), "--subject", "patient",
-             "--episode", "stay", "--time", "bloc", "--state", *found["state"], *action, "--reward", "reward",
-             "--done", "died", "survived", "--gaps", "bridge", "--held-out", str(held_out),
+             "--episode", "stay", "--time", "bloc", "--state", *found["state"], *declared, *action,
+             "--reward", "reward", "--done", "died", "survived", "--gaps", "bridge", "--held-out", str(held_out),
              "--seed", str(seed)]  # fmt: skip
     return shlex.join(words)
 

@@ -20,7 +20,7 @@ from counterpoint.evaluation.off_policy.result import Evaluation
 from counterpoint.experiments.cells import carry_out, read_rows, refuse_failures, write_rows
 from counterpoint.experiments.executors import Executor, InProcess, Report, silent
 from counterpoint.experiments.grid import code_version
-from counterpoint.experiments.sepsis_arms import PERSONAL, PHYSICIAN, SEARCH_G, Fitted, Learning, SepsisArms
+from counterpoint.experiments.sepsis_arms import CTRL_G, PERSONAL, PHYSICIAN, SEARCH_G, Fitted, Learning, SepsisArms
 from counterpoint.experiments.sepsis_cohort import Cohort, Split, SyntheticPatients, one_ending, with_numbers
 from counterpoint.experiments.sepsis_findings import (
     action_counts,
@@ -177,7 +177,7 @@ def _keep_parts(folder: Path, split: Split, fitted: Fitted, judged: Evaluation) 
     folder.mkdir(parents=True, exist_ok=True)
     storage.write(split.everybody, folder / "data.parquet")
     fitted.task.save(folder / "task")
-    fitted.scm.save(folder / "scm")
+    fitted.models[CTRL_G].save(folder / "scm")
     fitted.policies[REPORTED].save(folder / "policy")
     write_text(folder / "evaluation.json", judged.text())
 

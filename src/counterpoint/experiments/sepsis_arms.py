@@ -1,12 +1,11 @@
 """What is learned from a cohort of septic patients, by which recipes; the policies of one cohort share their models.
 
-`benchmarks/clinical_search.py` uses the same recipes. The paper infers a patient's factor from windows of five states;
-random effects take it from the whole record so far, by an exact posterior.
+`benchmarks/clinical_search.py` uses the same recipes. The paper infers a patient's factor by an LSTM over windows of
+five states, which is an arm here; random effects take it from the whole record so far, by an exact posterior.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
@@ -21,13 +20,15 @@ from counterpoint.methods.personal import Personal
 from counterpoint.model import Model
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Monitor, Schedule
-from counterpoint.policies.base import Policy
+from counterpoint.policies.base import Learned, Policy
 from counterpoint.policies.d3qn import D3QN
 from counterpoint.policies.evolution import EvolutionStrategy
 from counterpoint.policies.search import Search
+from counterpoint.scm.bicogan import BiCoGAN
 from counterpoint.scm.density import DensitySCM
 from counterpoint.scm.effects.changes import Change
-from counterpoint.scm.groups import MixtureGroups
+from counterpoint.scm.groups import KMeansGroups, MixtureGroups
+from counterpoint.scm.lstm_factor import LSTMFactor
 from counterpoint.scm.random_effects import RandomEffects
 from counterpoint.seeding import derive
 from counterpoint.settings import check_settings
@@ -35,8 +36,8 @@ from counterpoint.simulation.rollout import on_device
 from counterpoint.simulation.selection import Rollouts
 
 PHYSICIAN, D3QN_ROWS, CTRL_G, CTRL_P = "physician", "D3QN", "CTRL_g", "CTRL_p"
-SEARCH_G, SEARCH_P = "CTRL_g + search", "CTRL_p + search"
-PERSONAL = (CTRL_P, SEARCH_P)
+SEARCH_G, SEARCH_P, PAPER_P = "CTRL_g + search", "CTRL_p + search", "CTRL_p, paper"
+PERSONAL = (CTRL_P, SEARCH_P, PAPER_P)
 """Policies that know patients apart; to them every column is a number."""
 HUBER = 15.0
 """Deaths count −15 and must count in full."""
@@ -58,6 +59,8 @@ seeds 100 to 102."""
 EFFECTS = RandomEffects(factors=2, ensemble=2, schedule=replace(RandomEffects().schedule, steps=300))
 """Choosing factors and changes on 42 equations of 50 inputs takes hours; two factors, and log ratios of what is always
 positive (`changes_of`)."""
+PAPER_SCM = BiCoGAN(factor=LSTMFactor())
+"""A factor from windows of five states, as in the paper."""
 
 
 def changes_of(rows: Transitions) -> tuple[Change, ...]:
@@ -74,6 +77,8 @@ class SepsisArms:
     """To which all patients are alike: of CTRL_g."""
     effects: RandomEffects = EFFECTS
     """To which patients differ: of CTRL_p."""
+    windows: BiCoGAN = PAPER_SCM
+    """The same in the paper's way: a BiCoGAN with a factor from windows of five states."""
     outcome: Outcome = Outcome()
     """Reward and ends of imagined rows, learned from the table as for anybody's."""
     learner: D3QN = Q_LEARNING
@@ -87,8 +92,6 @@ class SepsisArms:
     small to learn from: 6.15 where two groups are worth 6.50 (both of an earlier ward)."""
     search: Search = SEARCH
     """The search inside the models."""
-    personal_search: bool = True
-    """Whether a policy that is told the patient's factor is searched too."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -100,6 +103,11 @@ class SepsisArms:
         inside = General(self.effects, self.augmenter, self.learner, self.selection, sees_factor=False)
         return Personal(inside, self.groups)
 
+    def paper(self) -> Personal:
+        """As the paper has it: k-means of the factors, each group's patients all counting as its centre."""
+        inside = General(self.windows, self.augmenter, self.learner, self.selection, sees_factor=False)
+        return Personal(inside, KMeansGroups(self.groups.count), centroids=True)
+
     def told(self) -> Personal:
         """A rule that sees the patient's factor."""
         return Personal(replace(self.search, model=self.effects), None)
@@ -110,39 +118,46 @@ class Fitted:
     """What was learned from one cohort's training patients."""
 
     task: LearnedTask
-    scm: Model
-    effects: Model
+    models: Mapping[str, Model]
+    """By the policy that is learned in each: of CTRL_g, CTRL_p and the paper's CTRL_p."""
     policies: Mapping[str, Policy]
 
 
 class Learning:
-    """Everything from one cohort's training patients."""
+    """Everything from one cohort's training patients; a policy of `PERSONAL` has the second of each pair."""
 
     def __init__(self, arms: SepsisArms, split: Split, seed: int, monitor: Monitor, device: str) -> None:
-        numbers = split.with_numbers().train
-        own = replace(arms.effects, changes=arms.effects.changes or changes_of(numbers))
-        self.arms, self.monitor, self.device = replace(arms, effects=own), monitor, device
-        self.job = Job(split.train, derive(seed, "training"))
-        self.numbers = Job(numbers, self.job.seed)
+        numbers, own_seed = split.with_numbers().train, derive(seed, "training")
+        effects = replace(arms.effects, changes=arms.effects.changes or changes_of(numbers))
+        self.arms, self.monitor, self.device = replace(arms, effects=effects), monitor, device
+        self.jobs = Job(split.train, own_seed), Job(numbers, own_seed)
+        self.tasks = tuple(
+            arms.outcome.fit(job.data, job.seed, monitor.stage(f"ends-{name}"), device)
+            for name, job in zip(("coded", "numbers"), self.jobs, strict=True)
+        )
 
     def fit(self) -> Fitted:
         arms, watch = self.arms, self.monitor
-        task, numeric = (
-            arms.outcome.fit(job.data, job.seed, watch.stage(f"ends-{name}"), self.device)
-            for name, job in (("coded", self.job), ("numbers", self.numbers))
-        )
-        scm = arms.general().fit_models([self.job], watch.stage("scm"), self.device)[0]
-        effects = arms.personal().policy.fit_models([self.numbers], watch.stage("effects"), self.device)[0]
-        learners: dict[str, Callable[[Monitor], Any]] = {
-            D3QN_ROWS: lambda at: unselected(arms.learner).fit_many([self.job], task, at, self.device),
-            CTRL_G: lambda at: arms.general().with_models([self.job], [scm], task, at, self.device),
-            SEARCH_G: lambda at: arms.search.with_models([self.job], [scm], task, at, self.device),
-            CTRL_P: lambda at: arms.personal().with_models([self.numbers], [effects], numeric, at, self.device),
+        recipes = {CTRL_G: arms.general(), CTRL_P: arms.personal().policy, PAPER_P: arms.paper().policy}
+        models = {
+            name: inside.fit_models([self.jobs[name in PERSONAL]], watch.stage(f"model-{name}"), self.device)
+            for name, inside in recipes.items()
         }
-        if arms.personal_search:
-            learners[SEARCH_P] = lambda at: arms.told().with_models([self.numbers], [effects], numeric, at, self.device)
-        policies = {name: learn(watch.stage(name))[0].selected.to("cpu") for name, learn in learners.items()}
-        return Fitted(on_device(task, "cpu"), scm.to("cpu"), effects.to("cpu"), policies)
+        policies = {
+            D3QN_ROWS: self._learn(D3QN_ROWS, unselected(arms.learner).fit_many),
+            CTRL_G: self._learn(CTRL_G, arms.general().with_models, models[CTRL_G]),
+            SEARCH_G: self._learn(SEARCH_G, arms.search.with_models, models[CTRL_G]),
+            PAPER_P: self._learn(PAPER_P, arms.paper().with_models, models[PAPER_P]),
+            CTRL_P: self._learn(CTRL_P, arms.personal().with_models, models[CTRL_P]),
+            SEARCH_P: self._learn(SEARCH_P, arms.told().with_models, models[CTRL_P]),
+        }
+        own = {name: fitted[0].to("cpu") for name, fitted in models.items()}
+        return Fitted(on_device(self.tasks[0], "cpu"), own, policies)
+
+    def _learn(self, name: str, learn: Callable[..., list[Learned]], *models: list[Model]) -> Policy:
+        """A policy by its name, from its own reading of the rows and, where it has one, its model."""
+        job, task = (pair[name in PERSONAL] for pair in (self.jobs, self.tasks))
+        return learn([job], *models, task, self.monitor.stage(name), self.device)[0].selected.to("cpu")
 
 
 def quick_sepsis_arms() -> SepsisArms:
@@ -152,6 +167,7 @@ def quick_sepsis_arms() -> SepsisArms:
     return SepsisArms(
         scm=replace(DensitySCM(), likelihood=likelihood),
         effects=replace(EFFECTS, ensemble=1, schedule=replace(EFFECTS.schedule, steps=100)),
+        windows=replace(PAPER_SCM, training=replace(PAPER_SCM.training, schedule=Schedule(steps=200))),
         outcome=Outcome(likelihood=likelihood),
         learner=learner,
         selection=Rollouts(starts=8),

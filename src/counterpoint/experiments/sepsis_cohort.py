@@ -17,6 +17,7 @@ from counterpoint.artifacts import read_json
 from counterpoint.clinic.synthetic import SyntheticCohort
 from counterpoint.counterfactual import without_noise
 from counterpoint.data.doses import Bins
+from counterpoint.data.knowledge import Knowledge
 from counterpoint.data.reader import Reader
 from counterpoint.data.transitions import Transitions, concatenate, held_out_subjects
 from counterpoint.errors import require
@@ -149,6 +150,7 @@ def reader_of(manifest: dict[str, Any]) -> Reader:
         reward="reward",
         done=(DIED, "survived"),
         gaps="bridge",
+        knowledge=Knowledge(computed=tuple(manifest.get("computed", ())), whole=tuple(manifest.get("whole", ()))),
     )
 
 

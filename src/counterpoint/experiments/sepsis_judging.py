@@ -13,7 +13,7 @@ from counterpoint.evaluation.off_policy.inside import Inside
 from counterpoint.evaluation.off_policy.judge import Asked, conclude
 from counterpoint.evaluation.off_policy.result import Evaluation
 from counterpoint.evaluation.true_return import returns
-from counterpoint.experiments.sepsis_arms import CTRL_G, CTRL_P, PERSONAL, PHYSICIAN, Fitted
+from counterpoint.experiments.sepsis_arms import PERSONAL, PHYSICIAN, Fitted
 from counterpoint.experiments.sepsis_cohort import Split
 from counterpoint.model import Model
 from counterpoint.nets.training import Monitor
@@ -54,7 +54,8 @@ def examined(
     """What the checks say of either model on held-out patients and, where the truth is known, how far its
     counterfactuals are from it; `logged` are the rows with a simulator's noise."""
     found = []
-    for name, model, own in ((CTRL_G, fitted.scm, split), (CTRL_P, fitted.effects, split.with_numbers())):
+    for name, model in fitted.models.items():
+        own = split.with_numbers() if name in PERSONAL else split
         error = None if task is None else counterfactual_error_of(model, task, logged, own, seed)
         about = {"model": name, "recipe": type(model.recipe).__name__, "factors": model.theta_width}
         known = {} if task is None else responses_known(model, own, task)

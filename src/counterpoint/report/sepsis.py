@@ -222,7 +222,7 @@ def _known(models: Sequence[Row]) -> str:
 
 
 def _groups(cells: Sequence[Row]) -> str:
-    lines = [{"group": row["group"], "patients": row["patients"], "died, share": row["died"],
+    lines = [{"policy": row["policy"], "group": row["group"], "patients": row["patients"], "died, share": row["died"],
               "fluid given": row["fluid_given"], "fluid recommended": row["fluid_recommended"],
               "vasopressor given": row["vasopressor_given"], "vasopressor recommended": row["vasopressor_recommended"],
               "logged": row["logged"], "value": row["value"], "low": row["low"], "high": row["high"]}
@@ -230,7 +230,7 @@ def _groups(cells: Sequence[Row]) -> str:
     if not lines:
         return ""
     said = (
-        f"Of seed {cells[0]['seed']}'s held-out patients, by CTRL_p: mean doses in mL and µg/kg/min, what was earned"
+        f"Of seed {cells[0]['seed']}'s held-out patients: mean doses in mL and µg/kg/min, what was earned"
         " and what the group's policy is judged to earn (groups of 20 and more)."
         f" Groups of fewer than {SMALLEST} are not shown."
     )

@@ -17,7 +17,7 @@ from torch.nn import functional as F  # noqa: N812
 from torch.optim import Optimizer
 
 from counterpoint.data.jobs import Padded
-from counterpoint.data.transitions import Transitions
+from counterpoint.data.transitions import Transitions, Windows
 from counterpoint.errors import require
 from counterpoint.model import SubjectFactors, Tracker
 from counterpoint.nets.learner import Learner
@@ -27,7 +27,7 @@ from counterpoint.nets.stacked import StackedBatchNorm, StackedMLP, Standardizer
 from counterpoint.nets.training import Schedule
 from counterpoint.scm.base import StructuralMechanism
 from counterpoint.scm.inversion import invert
-from counterpoint.scm.lstm_factor import FactorTraining, WindowFactors, inputs_of, subject_means
+from counterpoint.scm.lstm_factor import FactorTraining, WindowFactors, earlier_means, inputs_of, subject_means
 from counterpoint.seeding import generator
 from counterpoint.settings import Positive, Share, Weight, check_settings
 
@@ -129,11 +129,22 @@ class AdversarialMechanism(StructuralMechanism):
     def subjects(self, rows: Transitions) -> Float[Tensor, "n t"]:
         if self.factor is None:
             return super().subjects(rows)
+        each, windows = self._of_windows(self.factor, rows)
+        return subject_means(each, windows.subject, rows.subject, self.factor.population[0].to(each))
+
+    @torch.no_grad()
+    def factors_before(self, rows: Transitions) -> SubjectFactors:
+        if self.factor is None:
+            return super().factors_before(rows)
+        mean = earlier_means(*self._of_windows(self.factor, rows), rows, self.factor.population[0].to(rows.state))
+        return SubjectFactors(mean, mean.new_zeros(*mean.shape, mean.shape[1]))
+
+    def _of_windows(self, factor: WindowFactors, rows: Transitions) -> tuple[Float[Tensor, "w t"], Windows]:
+        """θ(w) of every window of the rows, where these lie."""
         require(self.members == 1, "a stack of models has as many factors of a subject; ask each model alone")
-        windows, home = rows.windows(self.factor.window), rows.state.device
+        windows = rows.windows(factor.window)
         inputs = inputs_of(windows)[None].to(self.context.mean.device)
-        each = self.factor.in_pieces(self.standard_inputs(inputs))[0].to(home)
-        return subject_means(each, windows.subject, rows.subject, self.factor.population[0].to(home))
+        return factor.in_pieces(self.standard_inputs(inputs))[0].to(rows.state.device), windows
 
     def tracker(self) -> Tracker:
         return super().tracker() if self.factor is None else WindowTracker(self, self.factor)

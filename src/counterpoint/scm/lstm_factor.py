@@ -88,6 +88,18 @@ def subject_means(
     return torch.where(count > 0, total / count.clamp(min=1), otherwise)[subject]
 
 
+def earlier_means(
+    each: Float[Tensor, "w t"], windows: Windows, rows: Transitions, otherwise: Float[Tensor, "1 t"]
+) -> Float[Tensor, "n t"]:
+    """For every row, the mean over its subject's windows that ended before it; `otherwise` where none has."""
+    place = _places_in_order(rows)
+    first = torch.searchsorted(windows.subject, rows.subject)
+    last = torch.searchsorted(place[windows.rows[:, -1]], place).maximum(first)
+    total = torch.cat([each.new_zeros(1, each.shape[1]).double(), each.double().cumsum(0)])
+    count = (last - first)[:, None]
+    return torch.where(count > 0, (total[last] - total[first]).to(each) / count.clamp(min=1), otherwise)
+
+
 @dataclass(frozen=True)
 class Histories:
     """The windows of a table, subject after subject, and for rows to learn from those that may tell their factor.
@@ -134,12 +146,17 @@ class Histories:
 
 def _places(data: Transitions, windows: Windows) -> tuple[Tensor, ...]:
     """For every row: the first window of its subject and the end of them, and of those with its next state."""
-    order, length = data.in_order(), windows.rows.shape[1]
-    place = torch.zeros(len(data), dtype=torch.long).index_put((order,), torch.arange(len(order)))
+    place, length = _places_in_order(data), windows.rows.shape[1]
     starts = place[windows.rows[:, 0]]
     first, end = (torch.searchsorted(windows.subject, data.subject, right=right) for right in (False, True))
     gap, after = (torch.searchsorted(starts, place + shift).clamp(first, end) for shift in (2 - length, 2))
     return first, end, gap, after
+
+
+def _places_in_order(data: Transitions) -> Int[Tensor, " n"]:
+    """Of every row, how many come before it, subject after subject."""
+    order = data.in_order()
+    return torch.zeros(len(data), dtype=torch.long).index_put((order,), torch.arange(len(order)))
 
 
 def _numbers(usable: Bool[Tensor, " n"]) -> Int[Tensor, " n"]:
