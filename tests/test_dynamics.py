@@ -17,9 +17,11 @@ from counterpoint.data.transitions import GOES_ON, Transitions, concatenate, fir
 from counterpoint.dynamics.base import DynamicsModel, DynamicsRecipe, HeadNetwork
 from counterpoint.dynamics.deterministic import Deterministic, Point
 from counterpoint.dynamics.gaussian import DiagonalGaussian, GaussianDynamics
+from counterpoint.dynamics.hazards import pick
 from counterpoint.dynamics.mixture import JointMixture, MixtureDynamics
-from counterpoint.dynamics.outcome import LearnedTask, Outcome, pick
+from counterpoint.dynamics.outcome import LearnedTask, Outcome
 from counterpoint.errors import CounterpointError
+from counterpoint.library import load
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Schedule
 from counterpoint.seeding import generator
@@ -419,6 +421,24 @@ def test_hazards_are_those_of_the_ward(stay: LearnedTask) -> None:
         assert float((probability[:, branch] - truth).abs().mean()) < 0.04
     torch.testing.assert_close(probability.sum(-1), torch.ones(2000))
     assert (probability >= 0).all()
+
+
+def test_a_hazard_is_logistic_unless_a_network_foresees_ends_clearly_better(tmp_path: Path) -> None:
+    """Job by job, whatever shares the stack: the ward's hazards are logistic, ends far out on either side are not."""
+    rows = linear(3000, 3)
+    far = rows.next_state[:, 0].abs() > 1.5
+    either_side = replace(rows, outcome=torch.where(far, DIED, GOES_ON), outcome_names=NAMES)
+    tasks = Outcome(hidden=(16,), likelihood=quick(400)).fit_many([Job(WARD, 0), Job(either_side, 1)])
+    assert [task.heads.linear("after") for task in tasks] == [True, False]
+    assert tasks[0].heads.linear("before")
+    survival = tasks[1].expected(*given(rows))[1]
+    assert float(survival[far].mean()) < 0.5
+    assert float(survival[~far].mean()) > 0.9
+    for number, task in enumerate(tasks):
+        task.save(tmp_path / str(number))
+        again = load(tmp_path / str(number))
+        for found, expected in zip(again.branches(*given(rows)), task.branches(*given(rows)), strict=True):
+            assert torch.equal(found, expected)
 
 
 def test_an_outcome_the_log_never_has_is_never_foreseen(stay: LearnedTask) -> None:

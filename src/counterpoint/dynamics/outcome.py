@@ -4,9 +4,10 @@
     P(outcome k | s, a, s')                 the hazard after: an end that is seen in the next state
     r(s, a, s', k) by least squares,    r_k(s, a) by ridge regression where there is no next state
 
-Each hazard is a network's softmax over "goes on" and the outcomes, fitted by maximum likelihood on all real rows that
-can tell, its intercepts set so that it foresees every outcome as often as the log has it; an outcome that the log never
-has is never foreseen. An imagined step ends before its next state, or in it, or goes on:
+Each hazard is a softmax over "goes on" and the outcomes, fitted by maximum likelihood on all real rows that can tell,
+its intercepts set so that it foresees every outcome as often as the log has it; an outcome that the log never has is
+never foreseen. It is linear in what it is told (logistic regression: deaths are few) unless a network foresees the ends
+of held-out subjects clearly better. An imagined step ends before its next state, or in it, or goes on:
 
     p = [h_k,  (1 − Σh)·g_k,  (1 − Σh)(1 − Σg)],    h = hazard before,  g = hazard after
 """
@@ -24,8 +25,8 @@ from counterpoint.data.jobs import Job, Origin, check_fittable, context, identit
 from counterpoint.data.schema import Schema
 from counterpoint.data.shapes import Action, Reward, State
 from counterpoint.data.transitions import GOES_ON, Transitions
-from counterpoint.dynamics.base import Head, HeadNetwork
-from counterpoint.dynamics.deterministic import Point
+from counterpoint.dynamics.base import HeadNetwork
+from counterpoint.dynamics.hazards import AFTER, BEFORE, REWARD, Heads, logistic, network, pick, set_intercepts
 from counterpoint.errors import CounterpointError
 from counterpoint.model import CHUNK
 from counterpoint.nets.likelihood import Likelihood, fit_by_likelihood
@@ -35,62 +36,9 @@ from counterpoint.seeding import derive
 from counterpoint.settings import Amount, Share, Widths, check_settings, checked
 from counterpoint.tasks.base import Conclusion, Task
 
-ROUNDS = 40
-"""Rounds in which the intercepts are set."""
-BEFORE, AFTER = "before", "after"
-
-
-@dataclass(frozen=True)
-class Softmax(Head):
-    """One of several classes; y holds its number."""
-
-    classes: int
-
-    def width(self, size: int) -> int:
-        return self.classes
-
-    def log_prob(self, raw: Float[Tensor, "*n w"], y: Float[Tensor, "*n d"]) -> Reward:
-        return raw.log_softmax(-1).gather(-1, y.long())[..., 0]
-
-    def chance(self, shape: Sequence[int], size: int, random: torch.Generator) -> Float[Tensor, "*n c"]:
-        return torch.rand(*shape, size, generator=random, device=random.device)
-
-    def sample(self, raw: Float[Tensor, "*n w"], chance: Float[Tensor, "*n c"], size: int) -> Float[Tensor, "*n d"]:
-        return pick(raw.softmax(-1), chance[..., 0])[..., None].to(raw)
-
-    def unit(self, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        """A number of a class stays what it is."""
-        return torch.zeros_like(mean), torch.ones_like(scale)
-
-
-def pick(probability: Float[Tensor, "*n c"], uniform: Float[Tensor, "*n"]) -> Tensor:
-    """The class that a uniform draw falls on; the last one takes what rounding leaves."""
-    return (uniform[..., None] >= probability.cumsum(-1)[..., :-1]).sum(-1)
-
-
-class Heads(nn.Module):
-    """The learned functions of M jobs: reward, two hazards with their intercepts, and the reward of ends without s'."""
-
-    before_intercept: Tensor
-    after_intercept: Tensor
-    end_weight: Tensor
-    end_bias: Tensor
-
-    def __init__(self, members: int, state: int, action: int, outcomes: int, hidden: Sequence[int]) -> None:
-        super().__init__()
-        seen = 2 * state + action
-        self.reward = HeadNetwork(members, seen + outcomes, 1, Point(), hidden, batch_norm=False)
-        self.before = HeadNetwork(members, state + action, 1, Softmax(1 + outcomes), hidden, batch_norm=False)
-        self.after = HeadNetwork(members, seen, 1, Softmax(1 + outcomes), hidden, batch_norm=False)
-        for name in (BEFORE, AFTER):
-            never = torch.cat([torch.zeros(members, 1), torch.full((members, outcomes), -torch.inf)], 1)
-            self.register_buffer(f"{name}_intercept", never)
-        self.register_buffer("end_weight", torch.zeros(members, outcomes, state + action))
-        self.register_buffer("end_bias", torch.zeros(members, outcomes))
-
-    def logits(self, name: str, told: Float[Tensor, "k n c"]) -> Float[Tensor, "k n w"]:
-        """A hazard's logits with its intercepts."""
-        return getattr(self, name).raw(told) + getattr(self, f"{name}_intercept")[:, None]
+CLEARLY = 0.95
+"""A network is preferred to logistic regression where its loss on held-out subjects is below this share of the other's:
+a network learned from 150 deaths lets them depend on doses that nothing happened after, and policies exploit that."""
 
 
 @final
@@ -155,7 +103,8 @@ class LearnedTask(nn.Module, Task, Artifact):
         return self.heads.state_dict()
 
     def extras(self) -> dict[str, Any]:
-        return {"outcome_names": list(self.outcome_names), "horizon": self.horizon}
+        linear = {name: self.heads.linear(name) for name in (BEFORE, AFTER)}
+        return {"outcome_names": list(self.outcome_names), "horizon": self.horizon, "linear": linear}
 
     def _hazard(self, name: str, told: Tensor) -> Tensor:
         return _apply(lambda rows: self.heads.logits(name, rows), told).softmax(-1)
@@ -181,7 +130,7 @@ class Outcome:
     discount: Share = 0.99
     """Discount of the task; nothing in a log says what it should be."""
     hidden: Widths = (64, 64)
-    """Widths of the networks."""
+    """Widths of the reward's network, and of a hazard's where logistic regression does not do."""
     ridge: Amount = 1.0
     """Penalty of the linear reward of rows without a next state, in rows' worth of evidence a column."""
     likelihood: Likelihood = Likelihood()
@@ -197,34 +146,28 @@ class Outcome:
 
     def fit_many(self, jobs: Sequence[Job], monitor: Monitor = Monitor(), device: str = "cpu") -> list[LearnedTask]:
         """Fit every job, all in one loop a network."""
-        tables, seeds = [_tables(job.data) for job in jobs], [derive(job.seed, "outcome") for job in jobs]
-        heads = self._build(jobs[0].data, len(jobs)).to(device_of(device))
-        for name in ("reward", BEFORE, AFTER):
-            if name == "reward" or any(bool(t[name]["y"].any()) for t in tables):
-                own, stage = [t[name] for t in tables], monitor.stage(name)
-                fit_by_likelihood(getattr(heads, name), own, seeds, self.likelihood, identity(self, jobs), stage)
-        for k, (job, table) in enumerate(zip(jobs, tables, strict=True)):
-            _set_intercepts(heads, k, table)
-            self._fit_ends(heads, k, job.data)
-        parts = unstack(heads.state_dict(), len(jobs))
-        return [self._task(part, job) for part, job in zip(parts, jobs, strict=True)]
+        fitting = Fitting(self, jobs, monitor, device)
+        rewards = fitting.networks(REWARD)[0]
+        hazards = {name: fitting.hazards(name) for name in (BEFORE, AFTER)}
+        tasks = []
+        for k, (job, table) in enumerate(zip(jobs, fitting.tables, strict=True)):
+            heads = Heads(rewards[k], {name: each[k] for name, each in hazards.items()}).to(device_of(device))
+            set_intercepts(heads, table)
+            self._fit_ends(heads, job.data)
+            longest = int(job.data.step.max()) + 1
+            tasks.append(LearnedTask(self, heads, job.data.schema, Origin.of(job), job.data.outcome_names, longest))
+        return tasks
 
     def rebuild(self, saved: Saved) -> LearnedTask:
         """The fitted task back from its artifact."""
-        names = tuple(saved.header["outcome_names"])
-        heads = Heads(1, saved.schema.spread_width, saved.schema.actions.width, len(names), self.hidden)
+        names, linear = tuple(saved.header["outcome_names"]), saved.header["linear"]
+        shape = saved.schema.spread_width, saved.schema.actions.width, len(names)
+        hazards = {name: network(name, 1, *shape, () if linear[name] else self.hidden) for name in (BEFORE, AFTER)}
+        heads = Heads(network(REWARD, 1, *shape, self.hidden), hazards)
         given = (saved.schema, saved.origin, names, saved.header["horizon"])
         return LearnedTask(self, with_weights(heads, saved.weights), *given)
 
-    def _build(self, data: Transitions, members: int) -> Heads:
-        return Heads(members, data.schema.spread_width, data.action.shape[1], len(data.outcome_names), self.hidden)
-
-    def _task(self, weights: dict[str, Tensor], job: Job) -> LearnedTask:
-        data, heads = job.data, with_weights(self._build(job.data, 1), weights)
-        longest = int(data.step.max()) + 1
-        return LearnedTask(self, heads, data.schema, Origin.of(job), data.outcome_names, longest)
-
-    def _fit_ends(self, heads: Heads, member: int, data: Transitions) -> None:
+    def _fit_ends(self, heads: Heads, data: Transitions) -> None:
         """Ridge regression of the reward on the standardised (s, a) by outcome; few rows shrink to their mean."""
         from sklearn.linear_model import Ridge
         from sklearn.preprocessing import StandardScaler
@@ -237,35 +180,39 @@ class Outcome:
                 line = Ridge(alpha=self.ridge).fit(standard, rows.reward.double().cpu().numpy())
                 weight = torch.from_numpy(line.coef_ / scaler.scale_)
                 bias = float(line.intercept_) - float(weight @ torch.from_numpy(scaler.mean_))
-                heads.end_weight[member, k] = weight.to(heads.end_weight)
-                heads.end_bias[member, k] = bias
+                heads.end_weight[0, k] = weight.to(heads.end_weight)
+                heads.end_bias[0, k] = bias
 
 
-@torch.no_grad()
-def _set_intercepts(heads: Heads, member: int, tables: dict[str, dict[str, Tensor]]) -> None:
-    """Every outcome is to be foreseen as often as it is seen; one that never is has the intercept −∞."""
-    for name in (BEFORE, AFTER):
-        network, intercept = getattr(heads, name), getattr(heads, f"{name}_intercept")
-        seen = torch.bincount(tables[name]["y"][:, 0].long(), minlength=intercept.shape[1]).double()
-        told = tables[name]["context"].to(intercept.device).expand(network.members, -1, -1)
-        intercept[member] = calibrated(network.raw(told)[member].double().cpu(), seen).to(intercept)
+class Fitting:
+    """The networks of some jobs, fitted as stacks and handed out one a job."""
 
+    def __init__(self, how: Outcome, jobs: Sequence[Job], monitor: Monitor, device: str) -> None:
+        self.how, self.monitor, self.device = how, monitor, device_of(device)
+        self.tables, self.seeds = [_tables(job.data) for job in jobs], [derive(job.seed, "outcome") for job in jobs]
+        first = jobs[0].data
+        self.shape = first.schema.spread_width, first.action.shape[1], len(first.outcome_names)
+        self.identity = identity(how, jobs)
 
-def calibrated(raw: Float[Tensor, "n c"], seen: Float[Tensor, " c"]) -> Float[Tensor, " c"]:
-    """The b with Σ softmax(raw + b) = seen: a few rounds of b + log(seen / foreseen), then Newton's."""
-    possible = seen > 0
-    raw, seen, moved = raw[:, possible], seen[possible], torch.zeros(int(possible.sum()), dtype=raw.dtype)
-    for i in range(ROUNDS):
-        chance = (raw + moved).softmax(-1)
-        foreseen = chance.sum(0)
-        if i < ROUNDS // 2:
-            moved = moved + (seen / foreseen).log()
-        else:
-            slope = foreseen.diag() - chance.T @ chance + 1e-9 * torch.eye(len(moved), dtype=raw.dtype)
-            moved = moved + torch.linalg.lstsq(slope, (seen - foreseen)[:, None], driver="gelsd").solution[:, 0].clamp(
-                -1, 1
-            )
-    return torch.full(possible.shape, -torch.inf, dtype=raw.dtype).masked_scatter(possible, moved - moved.max())
+    def networks(self, name: str) -> tuple[list[HeadNetwork], list[float]]:
+        """One function of every job, and its loss on held-out subjects."""
+        stack = self._empty(name, len(self.tables), self.how.hidden).to(self.device)
+        tables, stage = [table[name] for table in self.tables], self.monitor.stage(name)
+        fitted = fit_by_likelihood(stack, tables, self.seeds, self.how.likelihood, self.identity, stage)
+        parts = unstack(stack.state_dict(), len(tables))
+        return [with_weights(self._empty(name, 1, self.how.hidden), p) for p in parts], fitted.best_score.tolist()
+
+    def hazards(self, name: str) -> list[HeadNetwork]:
+        """Of every job logistic regression, or a network where that is clearly better; untrained where nobody ends."""
+        own, share = [table[name] for table in self.tables], self.how.likelihood.held_out
+        plain = [logistic(t, s, share, self._empty(name, 1, ())) for t, s in zip(own, self.seeds, strict=True)]
+        if not self.how.hidden or not any(bool(table["y"].any()) for table in own):
+            return [network for network, _ in plain]
+        deep = zip(*self.networks(name), strict=True)
+        return [b if own < CLEARLY * loss else a for (a, loss), (b, own) in zip(plain, deep, strict=True)]
+
+    def _empty(self, name: str, members: int, hidden: Sequence[int]) -> HeadNetwork:
+        return network(name, members, *self.shape, hidden)
 
 
 def _tables(data: Transitions) -> dict[str, dict[str, Tensor]]:
@@ -276,7 +223,7 @@ def _tables(data: Transitions) -> dict[str, dict[str, Tensor]]:
     ends = torch.nn.functional.one_hot(rows.outcome + 1, outcomes + 1)[:, 1:].to(rows.state)
     told = context(_told(rows), spread_levels(rows.next_state, rows.schema.categories))
     return {
-        "reward": {"context": torch.cat([told, ends], -1), "y": rows.reward[:, None], "subject": rows.subject},
+        REWARD: {"context": torch.cat([told, ends], -1), "y": rows.reward[:, None], "subject": rows.subject},
         BEFORE: {"context": _told(real), "y": _classes(code), "subject": real.subject},
         AFTER: {"context": told, "y": _classes(rows.outcome), "subject": rows.subject},
     }
