@@ -1,0 +1,87 @@
+"""A number on a page is that of its file; what has no file gets no more."""
+
+from pathlib import Path
+
+import pytest
+
+import number_specs
+from number_specs import SpecificationError, answers
+from page_numbers import found_in, mismatches, pages, rewritten, unbound
+
+SD = "sd.csv; mean return_selected; method=A"
+LEAST = 500
+MOST_UNBOUND = {
+    "README.md": 5, "beyond.md": 5, "evaluation.md": 28, "paper_to_code.md": 12, "quickstart.md": 1, "report.md": 3,
+    "reproduction.md": 5, "sepsis.md": 112, "subjects.md": 6, "tables.md": 9,
+}  # fmt: skip
+"""Numbers of a page that no file holds and no script beside them prints; may fall, must not rise."""
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two methods, two sizes, two seeds."""
+    rows = ["method,trials,seed,return_selected,return_last"]
+    rows += [f"{m},{t},{s},{10 * t + s + 4 * (m == 'A')},{t}" for m in "AB" for t in (5, 10) for s in (0, 2)]
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "sd.csv").write_text("\n".join(rows) + "\n")
+    monkeypatch.setattr(number_specs, "FOLDERS", (tmp_path / "results",))
+    return tmp_path
+
+
+def test_every_number_is_its_files() -> None:
+    wrong = [f"{path.name}: {line}" for path in pages() for line in mismatches(path.read_text())]
+    assert not wrong, "\n".join([*wrong, "run: python tools/page_numbers.py --write"])
+    assert sum(each.count for path in pages() for each in found_in(path.read_text())) >= LEAST
+
+
+@pytest.mark.parametrize("path", pages(), ids=lambda path: path.name)
+def test_no_more_numbers_without_a_file(path: Path) -> None:
+    left = unbound(path.read_text())
+    assert len(left) <= MOST_UNBOUND.get(path.name, 0), "\n".join(f"line {line}: {text}" for line, text in left)
+
+
+def test_a_wrong_number_is_put_right(files: Path) -> None:
+    page = f"From 5 trials on it has 55 and 9,999<!-- {SD}; trials=5 / 10 --> of 500."
+    assert [(each.text, each.wanted) for each in found_in(page)] == [("55", "55"), ("9,999", "105")]
+    assert rewritten(page) == page.replace("9,999", "105")
+    assert rewritten(rewritten(page)) == rewritten(page)
+
+
+@pytest.mark.parametrize(
+    ("spec", "wanted"),
+    [
+        ("sd.csv; mean return_selected - return_last; method=A; trials=5; +.1f", ["+50.0"]),
+        ("sd.csv; min mean return_selected by trials; method=B", ["51"]),
+        ("sd.csv; count return_selected >= 54; trials=5", ["2"]),
+        ("sd.csv; count; method!=A", ["4"]),
+        ("sd.csv; mean seed == 2; method=B; .0%", ["50%"]),
+        ("sd.csv; difference return_selected by seed; method=B − A; trials=5", ["−4", "−4", "−4"]),
+        ("sd.csv; max return_selected; trials>=10; ,.2f", ["106.00"]),
+    ],
+)
+def test_specifications(files: Path, spec: str, wanted: list[str]) -> None:
+    assert answers(spec) == wanted
+
+
+def test_a_table_is_written_from_its_comment(files: Path) -> None:
+    told = "| {t} | {mean return_selected; method=A; trials={t}} | {mean return_selected; method=C; trials={t}} |"
+    page = f"<!-- table: sd.csv\nt = 5 / 10\n| t | A | C |\n|---|---|---|\n{told}\n-->\nold\n<!-- end -->\n"
+    assert "\n| t | A | C |\n|---|---|---|\n| 5 | 55 | |\n| 10 | 105 | |\n<!-- end -->" in rewritten(page)
+    assert "old" not in rewritten(page)
+
+
+@pytest.mark.parametrize(
+    "marker",
+    [f"{SD}; trials=7", "sd.csv; mean nothing", "sd.csv; mean return_last; size=5", "no.csv; mean a", "sd.csv; seed"],
+)
+def test_what_no_file_answers_is_an_error(files: Path, marker: str) -> None:
+    with pytest.raises(SpecificationError):
+        found_in(f"It has 55<!-- {marker} --> of 500.")
+
+
+def test_what_counts_as_unbound(files: Path) -> None:
+    page = (
+        f"In 2020 (Figure 2a), from 1,000 rows: 55<!-- {SD}; trials=5 --> and `12`, ours 480.\n\n"
+        "`python benchmarks/x.py` prints 77.\n\n```\n88\n```\n\n- worth 3.5%"
+    )
+    assert unbound(page) == [(1, "480"), (9, "3.5%")]

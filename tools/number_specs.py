@@ -1,0 +1,151 @@
+"""What a number on a page is: a file of results/ or of published figures, a reduction of a column, filters, a format.
+
+    sd.csv; mean return_selected; method=CTRL_g + search; trials=5 / 10; .1f
+
+Alternatives in a filter stand for as many numbers, in their order; the format is `.0f` where none is given. Reductions
+are mean, median, iqm, min, max, sd, sum, count (of rows, or of those where a condition holds), `min mean COLUMN by
+OTHER` (of a reduction within each value of another column), and `difference COLUMN by seed`, which takes
+`method=A − B`, pairs seeds, and gives the mean difference and both ends of its 95% interval. A column may be an
+expression: `return_selected - return_last`, `low <= truth <= high`.
+"""
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+from counterpoint.evaluation.statistics import iqm, paired_difference
+
+FOLDERS = tuple(Path(__file__).parents[1] / folder for folder in ("results", "src/counterpoint/report"))
+REDUCTIONS: Mapping[str, Callable[[pd.Series], float]] = {
+    "mean": lambda values: float(values.mean()),
+    "median": lambda values: float(values.median()),
+    "iqm": lambda values: float(iqm(values)),
+    "min": lambda values: float(values.min()),
+    "max": lambda values: float(values.max()),
+    "sd": lambda values: float(values.std()),
+    "sum": lambda values: float(values.sum()),
+    "count": lambda values: float(values.sum() if is_bool_dtype(values) else len(values)),
+}
+DIFFERENCE, LESS = "difference", " − "
+OPERATORS: Mapping[str, Callable[[pd.Series, object], pd.Series]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "!=": operator.ne,
+    "=": operator.eq,
+}
+FILTER = re.compile(r"(\w+)\s*(>=|<=|!=|=)\s*(.*)")
+FORMAT = re.compile(r"[+,]*\.\d[f%]")
+Filter = tuple[str, str, str]
+"""Column, sign and value."""
+
+
+class SpecificationError(Exception):
+    """A specification that cannot be answered."""
+
+
+def answers(spec: str) -> list[str]:
+    """The numbers that a specification stands for, as they are printed; none where no row fits."""
+    name, what, *rest = (part.strip() for part in spec.split(";"))
+    form = rest.pop() if rest and FORMAT.fullmatch(rest[-1]) else ".0f"
+    rows, values = table(name), []
+    for filters in product(*(alternatives(each) for each in rest)):
+        values += reduced(rows, what, filters)
+    return [printed(value, form) for value in values]
+
+
+def table(name: str) -> pd.DataFrame:
+    """The file of that name, of the first folder that has it."""
+    for folder in FOLDERS:
+        if (folder / name).is_file():
+            return read(folder / name)
+    raise SpecificationError(f"there is no {name} in {' or '.join(folder.name for folder in FOLDERS)}")
+
+
+@cache
+def read(path: Path) -> pd.DataFrame:
+    return pd.read_csv(path)
+
+
+def alternatives(text: str) -> list[Filter]:
+    """One filter for each value that is named."""
+    found = FILTER.fullmatch(text)
+    if found is None:
+        raise SpecificationError(f"'{text}' is neither a filter (column=value) nor a format (.1f)")
+    return [(found[1], found[2], value.strip()) for value in found[3].split(" / ")]
+
+
+def reduced(rows: pd.DataFrame, what: str, filters: tuple[Filter, ...]) -> list[float]:
+    """One number, or the three of a difference; none where no row fits."""
+    names, expression, key = parsed(what)
+    if names == [DIFFERENCE]:
+        return difference(rows, expression, key, filters)
+    chosen = filtered(rows, filters)
+    if not len(chosen):
+        return []
+    values = column(chosen, expression)
+    for name in reversed(names[1:]):
+        values = values.groupby(column(chosen, key)).agg(REDUCTIONS[name])
+    return [REDUCTIONS[names[0]](values)]
+
+
+def parsed(what: str) -> tuple[list[str], str, str]:
+    """Reductions, column and the column by whose values rows are taken together."""
+    expression, _, key = what.partition(" by ")
+    names: list[str] = []
+    while expression.split(" ")[0] in (*REDUCTIONS, DIFFERENCE):
+        name, _, expression = expression.partition(" ")
+        names.append(name)
+    grouped = names == [DIFFERENCE] or len(names) == 2
+    if not names or len(names) > 2 or grouped != bool(key):
+        raise SpecificationError(f"'{what}' is no reduction of a column")
+    return names, expression, key
+
+
+def difference(rows: pd.DataFrame, expression: str, key: str, filters: tuple[Filter, ...]) -> list[float]:
+    """What a filter `A − B` asks for: the mean of A less B on the same seeds, and its 95% interval; none for A − A."""
+    sides = [tuple((name, sign, side(value, place)) for name, sign, value in filters) for place in (0, 1)]
+    if sides[0] == sides[1]:
+        return []
+    chosen = [filtered(rows, own) for own in sides]
+    means = [column(own, expression).groupby(own[key]).mean() for own in chosen]
+    both = pd.concat(means, axis=1, join="inner").to_numpy()
+    if len(both) < 2:
+        return []
+    found = paired_difference(both[:, 0], both[:, 1], np.mean)
+    return [found.estimate, found.low, found.high]
+
+
+def side(value: str, place: int) -> str:
+    return value.split(LESS)[place] if LESS in value else value
+
+
+def filtered(rows: pd.DataFrame, filters: tuple[Filter, ...]) -> pd.DataFrame:
+    for name, sign, value in filters:
+        values = column(rows, name)
+        numeric = is_numeric_dtype(values) and not is_bool_dtype(values)
+        fits = OPERATORS[sign](values, float(value)) if numeric else OPERATORS[sign](values.astype(str), value)
+        rows = rows[fits]
+    return rows
+
+
+def column(rows: pd.DataFrame, expression: str) -> pd.Series:
+    """A column, or an expression of columns; the rows themselves where there is none."""
+    if not expression:
+        return pd.Series(1.0, rows.index)
+    try:
+        return rows[expression] if expression in rows else rows.eval(expression, engine="python")
+    except (ValueError, TypeError, SyntaxError, LookupError, NameError) as error:
+        raise SpecificationError(f"'{expression}' cannot be computed from {', '.join(rows)}: {error}") from error
+
+
+def printed(value: float, form: str) -> str:
+    """As pages write it: a true minus, and none before nothing."""
+    text = format(value, form)
+    return text.replace("-", "−" if re.search("[1-9]", text) else "")
