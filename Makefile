@@ -1,9 +1,9 @@
-# make demo: the whole chain in a few minutes.   make test: everything CI checks.
+# make demo: the whole chain in a few minutes.   make test: everything CI checks.   make docs: the site, in docs/_build/html.
 PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS = 1
 
-.PHONY: demo test lint format clean
+.PHONY: demo test lint format docs clean
 
 demo: .venv/ready
 	$(BIN)/counterpoint demo
@@ -16,6 +16,9 @@ lint: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
+
+docs: .venv/ready
+	$(BIN)/python -m sphinx -W --keep-going -q -b html -c docs . docs/_build/html
 
 format: .venv/ready
 	$(BIN)/ruff check --fix .
@@ -30,4 +33,4 @@ format: .venv/ready
 	touch $@
 
 clean:
-	rm -rf .venv runs .pytest_cache .ruff_cache
+	rm -rf .venv runs docs/_build .pytest_cache .ruff_cache

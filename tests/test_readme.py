@@ -5,68 +5,22 @@ import shlex
 import warnings
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
 
 from counterpoint.cli import main
-from counterpoint.nets import training
 from counterpoint.runs import Run
+from strangers import settle
 
 SHAPES = False
 
 README = Path(__file__).parents[1] / "README.md"
 
 
-def patients(count: int = 300) -> pd.DataFrame:
-    """A stranger's log: string ids, timestamps with holes, missing values, yes/no and text, two doses, deaths."""
-    random, rows = np.random.default_rng(0), []
-    for number in range(count):
-        sex, age, on = random.choice(["f", "m"]), int(random.integers(30, 90)), int(random.random() < 0.2)
-        severity = random.normal(1, 0.5)
-        for step in range(random.integers(3, 10)):
-            iv = float(random.integers(20, 200)) if random.random() < 0.6 else 0.0
-            vaso = round(float(random.uniform(0.05, 0.6)), 2) if random.random() < 0.4 else 0.0
-            died = bool(random.random() < 1 / (1 + np.exp(4 - severity)))
-            moment = pd.Timestamp("2150-03-01 06:00") + pd.Timedelta(hours=4 * (step + (step > 5)))
-            rate = round(80 + 8 * severity + random.normal(0, 4), 1) if random.random() < 0.9 else None
-            lactate = round(max(0.3, 1.5 * severity + random.normal(0, 0.2)), 2) if random.random() < 0.6 else None
-            told = (f"{number:04d}", moment, age, sex, rate, lactate, on)
-            rows.append((*told, iv, vaso, round(-severity, 2), "yes" if died else "no"))
-            if died:
-                break
-            severity += 0.1 - 0.004 * iv - 0.8 * vaso + random.normal(0, 0.3)
-            on = int(random.random() < (0.8 if on else 0.1))
-    names = [
-        "patient",
-        "charttime",
-        "age",
-        "sex",
-        "heart_rate",
-        "lactate",
-        "ventilated",
-        "iv_ml",
-        "vaso",
-        "reward",
-        "died",
-    ]
-    table = pd.DataFrame(rows, columns=names)
-    last = ~table["patient"].duplicated(keep="last")
-    return table.assign(discharged=np.where(last & (table["died"] == "no"), "yes", "no"))
-
-
 @pytest.fixture
 def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the stranger's two tables; training is short, so that the lines are run and not waited for."""
-    monkeypatch.chdir(tmp_path)
-    short = property(lambda run: run.progress.step >= min(300, run.schedule.steps))
-    monkeypatch.setattr(training._Run, "finished", short)
-    table = patients()
-    table.to_csv("patients.csv", index=False)
-    new = table[table["patient"] < "0005"].drop(columns=["iv_ml", "vaso", "reward", "died", "discharged"])
-    new.to_csv("new_patients.csv", index=False)
-    return tmp_path
+    return settle(tmp_path, monkeypatch, steps=300)
 
 
 def test_the_eight_commands_recommend_a_dose(stranger: Path, capsys: pytest.CaptureFixture[str]) -> None:
