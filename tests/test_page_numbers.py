@@ -19,9 +19,10 @@ MOST_UNBOUND = {
 
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two methods, two sizes, two seeds."""
+    """Two methods, two sizes, two seeds; a third method with a seed that only it has."""
     rows = ["method,trials,seed,return_selected,return_last"]
     rows += [f"{m},{t},{s},{10 * t + s + 4 * (m == 'A')},{t}" for m in "AB" for t in (5, 10) for s in (0, 2)]
+    rows += ["C,5,0,60,5", "C,5,2,62,5", "C,5,7,999,5"]
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "sd.csv").write_text("\n".join(rows) + "\n")
     monkeypatch.setattr(number_specs, "FOLDERS", (tmp_path / "results",))
@@ -52,10 +53,11 @@ def test_a_wrong_number_is_put_right(files: Path) -> None:
     [
         ("sd.csv; mean return_selected - return_last; method=A; trials=5; +.1f", ["+50.0"]),
         ("sd.csv; min mean return_selected by trials; method=B", ["51"]),
-        ("sd.csv; count return_selected >= 54; trials=5", ["2"]),
-        ("sd.csv; count; method!=A", ["4"]),
+        ("sd.csv; count return_selected >= 54; trials=5", ["5"]),
+        ("sd.csv; count; method!=A", ["7"]),
         ("sd.csv; mean seed == 2; method=B; .0%", ["50%"]),
         ("sd.csv; difference return_selected by seed; method=B − A; trials=5", ["−4", "−4", "−4"]),
+        ("sd.csv; difference return_selected by seed; method=C − A; trials=5", ["6", "6", "6"]),
         ("sd.csv; max return_selected; trials>=10; ,.2f", ["106.00"]),
     ],
 )
@@ -64,7 +66,7 @@ def test_specifications(files: Path, spec: str, wanted: list[str]) -> None:
 
 
 def test_a_table_is_written_from_its_comment(files: Path) -> None:
-    told = "| {t} | {mean return_selected; method=A; trials={t}} | {mean return_selected; method=C; trials={t}} |"
+    told = "| {t} | {mean return_selected; method=A; trials={t}} | {mean return_selected; method=Z; trials={t}} |"
     page = f"<!-- table: sd.csv\nt = 5 / 10\n| t | A | C |\n|---|---|---|\n{told}\n-->\nold\n<!-- end -->\n"
     assert "\n| t | A | C |\n|---|---|---|\n| 5 | 55 | |\n| 10 | 105 | |\n<!-- end -->" in rewritten(page)
     assert "old" not in rewritten(page)
