@@ -101,6 +101,14 @@ class TestLaws:
         expected = torch.distributions.Normal(0.0, 1.0).log_prob(u) + slope.log()
         torch.testing.assert_close(law.log_prob(raw, y), expected, rtol=0, atol=1e-6)
 
+    @EVERY_LAW
+    @pytest.mark.parametrize("shared", [40, 1], ids=["one a value", "one for all values"])
+    def test_the_gradient_of_the_log_density_is_its_slope(self, law: Law, shared: int) -> None:
+        """Against finite differences, also far out where the base is a line."""
+        raw, y = raw_numbers(law, 40, size=1.0), torch.linspace(-30, 30, 40, dtype=torch.float64)
+        given = [part.requires_grad_() for part in (raw.own, raw.shared[:shared], y)]
+        assert torch.autograd.gradcheck(lambda own, base, y: law.log_prob(Raw(own, base), y), given, atol=1e-6)
+
     @pytest.mark.parametrize("law", [Gaussian(), Spline(), SkewedSpline()], ids=lambda law: type(law).__name__)
     def test_zeros_are_the_standard_normal_law(self, law: Law) -> None:
         y = torch.linspace(-4, 4, 9)
@@ -122,12 +130,14 @@ class TestLaws:
 @pytest.mark.parametrize("shape", [(50,), (3, 50, 4)], ids=["one a value", "one for many values"])
 def test_the_table_of_pieces_is_the_spline(shape: tuple[int, ...]) -> None:
     leading = shape if len(shape) == 1 else (3, 1, 4)
-    raw = normal(*leading, 23).split([8, 8, 7], -1)
-    spline = MonotonicRQSTransform(*raw, bound=5.0, slope=1e-3)
+    raw = 2 * normal(*leading, 23)
+    spline, table = MonotonicRQSTransform(*raw.split([8, 8, 7], -1), bound=5.0, slope=1e-3), SplineTable(raw, 8)
     x = 4 * normal(*shape, seed=1)
     assert (x.abs() > 5).any()
-    torch.testing.assert_close(SplineTable(spline).forward(x), spline(x))
-    torch.testing.assert_close(SplineTable(spline).inverse(x), spline.inv(x))
+    torch.testing.assert_close(table.forward(x), spline(x))
+    torch.testing.assert_close(table.inverse(x), spline.inv(x))
+    u, log_slope = spline.call_and_ladj(x)
+    torch.testing.assert_close(table.log_density(x), torch.distributions.Normal(0.0, 1.0).log_prob(u) + log_slope)
 
 
 class TestConditionalLaw:

@@ -95,9 +95,9 @@ class ConditionalLaw(nn.Module):
         self, context: Float[Tensor, "k n c"], y: Float[Tensor, "k n d"]
     ) -> tuple[Float[Tensor, "k n d"], Float[Tensor, "k n d w"]]:
         """Log density, and the context's raw numbers behind it."""
-        inputs, rest = self._rest(context, y)
-        raw = self._raw(inputs, rest)
-        log_prob = self.law.log_prob(raw, self._without_parents(rest))
+        raw, rest = self._explained(context, y)
+        # Rows last, as they lie in memory.
+        log_prob = self.law.log_prob(Raw(*(part.transpose(1, 2) for part in raw)), rest.mT).mT
         return log_prob - (self.y.scale * self.rest_scale).log(), raw.own
 
     def abduct(self, context: Float[Tensor, "k n c"], y: Float[Tensor, "k n d"]) -> Float[Tensor, "k n d"]:
@@ -129,11 +129,12 @@ class ConditionalLaw(nn.Module):
 
     def _explained(self, context: Tensor, y: Tensor) -> tuple[Raw, Float[Tensor, "k n d"]]:
         """The law's raw numbers, and what the lines leave of y in units of its spread."""
-        if self.triangular:
-            inputs, rest = self._rest(context, y)
-            return self._raw(inputs, rest), self._without_parents(rest)
-        raw, line = self._law_of(context)
-        return raw, (columns(y).mT - line) / self.y.scale
+        if not self.triangular:
+            raw, line = self._law_of(context)
+            return raw, (columns(y).mT - line) / self.y.scale
+        inputs = self.context(context)
+        rest = (y - self.y.mean - inputs @ self.slope) / self.y.scale
+        return self._raw_given(inputs, rest), (rest - rest @ self.parent_slope) / self.rest_scale
 
     def _law_of(self, context: Float[Tensor, "k n c"]) -> tuple[Raw, Float[Tensor, "k n d"]]:
         """The raw numbers and the line of a diagonal law, rows side by side in memory: every number is contiguous."""
@@ -156,27 +157,16 @@ class ConditionalLaw(nn.Module):
 
     def _predict_one(self, i: int, inputs: Tensor, rest: Tensor, noise: Float[Tensor, "k n"]) -> Float[Tensor, "k n"]:
         """Coordinate i, given the rests of its parents."""
-        own, shared = self._raw(inputs, rest)
+        own, shared = self._raw_given(inputs, rest)
         drawn = self.law.predict(Raw(own[..., i, :], shared[..., i, :]), noise)
         return (rest @ self.parent_slope[..., i : i + 1])[..., 0] + drawn * self.rest_scale[..., i]
 
-    def _rest(self, context: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The standardised context, and what the line leaves of y in units of its spread."""
-        inputs = self.context(context)
-        return inputs, (y - self.y.mean - inputs @ self.slope) / self.y.scale
-
-    def _without_parents(self, rest: Tensor) -> Tensor:
-        return (rest - rest @ self.parent_slope) / self.rest_scale if self.triangular else rest
-
-    def _raw(self, inputs: Float[Tensor, "k n c"], rest: Float[Tensor, "k n d"]) -> Raw:
-        """The law's raw numbers for every coordinate; `rest` is read only by a triangular law."""
+    def _raw_given(self, inputs: Float[Tensor, "k n c"], rest: Float[Tensor, "k n d"]) -> Raw:
+        """The raw numbers of a triangular law, coordinate after coordinate, given the rests of its parents."""
         k, n, _ = inputs.shape
-        shared = self.shared.view(k, 1, self.size, self.law.shared)
-        if not self.triangular:
-            # One number of all coordinates after another: the laws take the numbers apart, and read them in order.
-            return Raw(self.net(inputs).view(k, n, self.law.width, self.size).transpose(2, 3), shared)
         both = torch.cat([inputs[:, None].expand(-1, self.size, -1, -1), rest[:, None] * self.parents[:, None]], -1)
-        return Raw(self.net(both.flatten(0, 1)).view(k, self.size, n, self.law.width).transpose(1, 2), shared)
+        own = self.net.columns(columns(both.flatten(0, 1))).view(k, self.size, self.law.width, n).permute(0, 3, 1, 2)
+        return Raw(own, self.shared.view(k, 1, self.size, self.law.shared))
 
 
 def _regression(x: Float[Tensor, "k n c"], y: Float[Tensor, "k n d"]) -> Float[Tensor, "k c d"]:

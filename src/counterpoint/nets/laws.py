@@ -4,7 +4,6 @@ Each law turns raw numbers into a density, its abduction u = f⁻¹(y) and its p
 are zero it is (nearly) the standard normal law: a network whose last layer is zero starts from what standardised y.
 """
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import NamedTuple, cast
@@ -15,12 +14,12 @@ from torch import Tensor
 from torch.distributions import Transform
 from zuko.transforms import MonotonicRQSTransform
 
-from counterpoint.nets.spline import SplineTable
+from counterpoint.nets.derivatives import LOG_ROOT_TWO_PI, unbend
+from counterpoint.nets.spline import BOUND, SLOPE, SplineTable
 from counterpoint.settings import Finite, Fraction, Positive, check_settings
 
-LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
-BOUND = 5.0
-"""A spline bends within ±5 standard deviations and is the identity outside."""
+LARGEST_LOG_SCALE = 7.0
+"""A standard deviation lies within e^± this."""
 
 
 class Raw(NamedTuple):
@@ -38,8 +37,8 @@ def bounded(raw: Tensor, bound: float, unit: float = 1.0) -> Tensor:
 
 
 def bounded_log_scale(raw: Tensor) -> Tensor:
-    """A log standard deviation kept within e^±7, softly."""
-    return bounded(raw, 7.0, 7.0)
+    """A log standard deviation kept within ±`LARGEST_LOG_SCALE`, softly."""
+    return bounded(raw, LARGEST_LOG_SCALE, LARGEST_LOG_SCALE)
 
 
 def log_normal(u: Tensor) -> Tensor:
@@ -148,18 +147,14 @@ class SkewedSpline:
         return 3 * self.bins - 1
 
     def log_prob(self, raw: Raw, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        z, log_slope = Gaussian().abduct(raw, y), -bounded_log_scale(raw.own[..., 1])
-        for knot, s in reversed(self._bends(raw)):
-            x = _unbend(z - knot, s)
-            z, log_slope = x + knot, log_slope - torch.log1p(s * x * torch.rsqrt(1 + x.square()))
-        u, log_base_slope = _spline(raw.shared, self.bins).call_and_ladj(z)
-        return log_normal(u) + log_slope + log_base_slope
+        z, log_slope = unbend(y, raw.own.movedim(-1, 0), self.knots, LARGEST_LOG_SCALE, self.steepest)
+        return self._base(raw).log_density(z) + log_slope
 
     def abduct(self, raw: Raw, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        return SplineTable(_spline(raw.shared, self.bins)).forward(self.residual(raw, y))
+        return self._base(raw).forward(self.residual(raw, y))
 
     def predict(self, raw: Raw, u: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        return self.restore(raw, SplineTable(_spline(raw.shared, self.bins)).inverse(u))
+        return self.restore(raw, self._base(raw).inverse(u))
 
     def residual(self, raw: Raw, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         """base(u): a counterfactual can go through it and leave the noise itself unknown."""
@@ -174,6 +169,9 @@ class SkewedSpline:
             x = z - knot
             z = torch.addcmul(z - s, s, torch.addcmul(one, x, x).sqrt_())
         return Gaussian().predict(raw, z)
+
+    def _base(self, raw: Raw) -> SplineTable:
+        return SplineTable(raw.shared, self.bins)
 
     def _bends(self, raw: Raw) -> list[tuple[float, Tensor]]:
         strengths = bounded(raw.own[..., 2:], self.steepest)
@@ -227,7 +225,7 @@ class Mixture(Plain):
 
 def _spline(raw: Float[Tensor, "*n w"], bins: int) -> MonotonicRQSTransform:
     widths, heights, slopes = raw.split([bins, bins, bins - 1], dim=-1)
-    return MonotonicRQSTransform(widths, heights, slopes, bound=BOUND, slope=1e-3)
+    return MonotonicRQSTransform(widths, heights, slopes, bound=BOUND, slope=SLOPE)
 
 
 def _through(transform: Transform, x: Tensor) -> Tensor:

@@ -8,40 +8,61 @@ and back by the quadratic formula. The two pieces outside are lines of slope 1. 
 computing them for every value makes this several times faster than the general transformation it is built from.
 """
 
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from zuko.transforms import MonotonicRQSTransform
+from torch.nn.functional import embedding, pad
+
+from counterpoint.nets.derivatives import piece_log_density
+
+BOUND = 5.0
+"""A spline bends within ±5 standard deviations and is the identity outside."""
+SLOPE = 1e-3
+"""Pieces and their ends have slopes between this and its inverse."""
 
 
 class SplineTable:
-    """The pieces of one spline for each entry of a leading shape that broadcasts against the values."""
+    """The pieces of one spline for each entry of a leading shape that broadcasts against the values.
 
-    def __init__(self, spline: MonotonicRQSTransform) -> None:
-        self.x, self.y = spline.horizontal, spline.vertical
-        width, height, slope = self.x.diff(dim=-1), self.y.diff(dim=-1), spline.derivatives
-        mean, first, last = height / width, slope[..., :-1], slope[..., 1:]
-        # Outside, (x₀, w, y₀, h, s, d₀, c) = (0, 1, 0, 1, 1, 1, 0) is the identity.
-        inside = (self.x[..., :-1], width, self.y[..., :-1], height, mean, first, first + last - 2 * mean)
-        columns = zip(inside, (0.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0), strict=True)
-        self.pieces = torch.stack([torch.nn.functional.pad(c, (1, 1), value=outside) for c, outside in columns], -1)
+    The raw numbers are those of zuko's `MonotonicRQSTransform`: widths, heights and slopes at the inner knots.
+    """
+
+    def __init__(self, raw: Float[Tensor, "*m w"], bins: int) -> None:
+        sizes, slopes = raw.split([2 * bins, bins - 1], -1)
+        sizes, slopes = _softened(sizes, 2 / math.log(SLOPE)), _softened(slopes, 1 / math.log(SLOPE))
+        sizes = 2 * BOUND * sizes.unflatten(-1, (2, bins)).softmax(-1)
+        knots = pad(sizes.cumsum(-1), (1, 0)) - BOUND
+        (self.x, self.y), (width, height) = knots.unbind(-2), sizes.unbind(-2)
+        slopes = pad(slopes, (1, 1)).exp()
+        mean, first, last = height / width, slopes[..., :-1], slopes[..., 1:]
+        curve = torch.add(first + last, mean, alpha=-2)
+        # Outside, (x₀, y₀, c) = 0 and (w, h, s, d₀) = 1 are the identity.
+        zeros, ones = (self.x[..., :-1], self.y[..., :-1], curve), (width, height, mean, first)
+        groups = (pad(torch.stack(group, -1), (0, 0, 1, 1), value=v) for v, group in enumerate((zeros, ones)))
+        self.pieces = torch.cat([*groups], -1)
+
+    def log_density(self, z: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """Log density of z where its value here is standard normal."""
+        return piece_log_density(z, self._piece(self.x, z).movedim(-1, 0).contiguous())
 
     def forward(self, x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        x0, width, y0, height, mean, first, curve = self._piece(self.x, x)
+        x0, y0, curve, width, height, mean, first = self._piece(self.x, x).unbind(-1)
         t = (x - x0) / width
         rest = 1 - t
         over, under = torch.addcmul(mean * t, first, rest), torch.addcmul(mean, curve, t * rest)
         return torch.addcmul(y0, height, t * over / under)
 
     def inverse(self, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        x0, width, y0, height, mean, first, curve = self._piece(self.y, y)
+        x0, y0, curve, width, height, mean, first = self._piece(self.y, y).unbind(-1)
         above = y - y0
         bent, scaled = above * curve, above * mean
         a, b = torch.addcmul(bent, height, mean - first), height * first - bent
         root = torch.addcmul(b.square(), a, scaled, value=4).sqrt_()
         return torch.addcmul(x0, width, scaled / (b + root), value=2)
 
-    def _piece(self, knots: Float[Tensor, "*m k"], values: Float[Tensor, "*n"]) -> tuple[Tensor, ...]:
+    def _piece(self, knots: Float[Tensor, "*m k"], values: Float[Tensor, "*n"]) -> Float[Tensor, "*n 7"]:
         """The seven numbers of the piece that every value lies in."""
         passed = torch.zeros(values.shape, dtype=torch.uint8, device=values.device)
         for knot in knots.unbind(-1):
@@ -49,4 +70,9 @@ class SplineTable:
         leading, count = self.pieces.shape[:-2], self.pieces.shape[-2]
         # Short integers throughout: looking up is bound by memory.
         first = torch.arange(0, leading.numel() * count, count, device=values.device, dtype=torch.int32).view(leading)
-        return torch.nn.functional.embedding(passed + first, self.pieces.flatten(0, -2)).unbind(-1)
+        return embedding(passed + first, self.pieces.flatten(0, -2))
+
+
+def _softened(raw: Tensor, share: float) -> Tensor:
+    """raw / (1 + |share·raw|), so that no number of the softmax or exponential is beyond 1/share."""
+    return raw / (1 + (share * raw).abs())
