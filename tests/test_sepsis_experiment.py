@@ -85,11 +85,12 @@ def test_windows_are_runs_of_five_states_of_one_patient(rows: cp.Transitions) ->
     assert split.sizes()[0]["windows"] == int((lengths - 4).clamp(min=0).sum())
 
 
-def test_categories_that_change_become_numbers_and_others_stay(rows: cp.Transitions) -> None:
+def test_flags_become_numbers_between_0_and_1(rows: cp.Transitions) -> None:
     levels = {column.name: column.levels for column in with_numbers(rows).schema.states}
-    assert levels["mechvent"] == ()
-    assert levels["gender"] == ("male", "female")
-    assert ("mechvent", 0.0, 1.0) in with_numbers(rows).schema.knowledge.bounds
+    assert not any(levels.values())
+    bounds = with_numbers(rows).schema.knowledge.bounds
+    assert {("mechvent", 0.0, 1.0), ("gender", 0.0, 1.0)} <= set(bounds)
+    assert len({name for name, _, _ in bounds}) == len(bounds)
 
 
 def test_changes_are_log_ratios_of_what_is_always_positive(rows: cp.Transitions) -> None:
@@ -249,6 +250,17 @@ def test_a_cohort_of_both_endings_is_read_through_its_manifest(tmp_path: Path) -
         short.read(0)
 
 
+def test_some_policies_are_learned_alone(tmp_path: Path) -> None:
+    """Without the models of the others, and without a report where its policy is not among them."""
+    cohort = TableCohort.of(cohort_table(tmp_path, [True, False, False] * 25))
+    some = replace(TINY, policies=("CTRL_p + search", "D3QN"))
+    experiment = Sepsis(cohort, some, seeds=1, judging=BRIEFLY, name="some")
+    cell = experiment.run(tmp_path / "out")[0]
+    assert [row["policy"] for row in cell["judged"] if row["recommended"]] == [PHYSICIAN, "CTRL_p + search", "D3QN"]
+    assert [row["model"] for row in cell["models"]] == [CTRL_P]
+    assert not experiment.parts(tmp_path / "out").exists()
+
+
 def test_another_table_has_another_key(tmp_path: Path) -> None:
     keys = []
     for died in ([True, False] * 10, [False, True] * 10):
@@ -260,7 +272,8 @@ def test_another_table_has_another_key(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"experiment": "sepsis", "trials": (5,)}, "neither --methods nor --trials"),
+        ({"experiment": "sepsis", "trials": (5,)}, "neither --trials nor --pack-size"),
+        ({"experiment": "sepsis", "methods": ("D3NQ",)}, "there is no policy 'D3NQ'; choose from D3QN, CTRL_g"),
         ({"experiment": "sd", "patients": 5}, "neither --cohort nor --patients"),
         ({"experiment": "sepsis", "cohort": "nowhere.parquet"}, "there is no cohort"),
         ({"experiment": "sepsis", "cohort": "demo"}, "raw folder is not known"),

@@ -1,5 +1,6 @@
 """`counterpoint reproduce`: experiments as grids that can be killed, restarted and spread out."""
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -29,7 +30,7 @@ from counterpoint.experiments.grid import Grid
 from counterpoint.experiments.hd import HD, HD_PROTOCOL, hd_arms, quick_hd_arms
 from counterpoint.experiments.runner import Ran, run
 from counterpoint.experiments.sd import quick_sd, sd, sd_comparisons
-from counterpoint.experiments.sepsis import Sepsis
+from counterpoint.experiments.sepsis import REPORTED, Sepsis
 from counterpoint.experiments.sepsis_arms import SepsisArms, quick_sepsis_arms
 from counterpoint.experiments.sepsis_cohort import PATIENTS, Cohort, SyntheticPatients, TableCohort
 from counterpoint.experiments.summary import levels, write_summary
@@ -159,14 +160,15 @@ class Reproduce:
 
     def _sepsis(self) -> None:
         """Policies for septic patients, judged by themselves, from records and against the truth where it is known."""
-        if self.trials or self.methods or self.pack_size is not None:
-            raise CounterpointError("sepsis has neither --methods nor --trials nor --pack-size; leave them out")
+        if self.trials or self.pack_size is not None:
+            raise CounterpointError("sepsis has neither --trials nor --pack-size; leave them out")
         experiment = self.sepsis()
         with watching_cells() as report:
             cells = experiment.run(self.out, self.executor, self.device, report, self._sepsis_command())
         if policies := policy_lines(cells):
             show(policies, "policies for septic patients")
-            say(f"the report of seed {experiment.first_seed} in {report_of(experiment, self.out)}")
+            if REPORTED in experiment.arms.policies:
+                say(f"the report of seed {experiment.first_seed} in {report_of(experiment, self.out)}")
         if why_not := nothing_judged(cells):
             say(why_not)
         say(f"every estimate in {self.out / experiment.name}.csv, tables in {self.out / experiment.name}.md")
@@ -176,6 +178,7 @@ class Reproduce:
         cohort, seeds = self._cohort(), self.seeds
         arms = quick_sepsis_arms() if self.quick else SepsisArms()
         seeds = seeds if seeds is not None else 3 if self.quick else 10 if isinstance(cohort, SyntheticPatients) else 1
+        arms = replace(arms, policies=self.methods or arms.policies)
         return Sepsis(cohort, arms, seeds, trials=500 if self.quick else 2000, name="sepsis" + "-quick" * self.quick)
 
     def _cohort(self) -> Cohort:
@@ -188,7 +191,8 @@ class Reproduce:
     def _sepsis_command(self) -> str:
         """What to type for the same numbers."""
         told = {"--cohort": None if self.cohort == "synthetic" else Path(self.cohort).name,
-                "--patients": self.patients, "--seeds": self.seeds}  # fmt: skip
+                "--patients": self.patients, "--seeds": self.seeds,
+                "--methods": shlex.join(self.methods) or None}  # fmt: skip
         words = [f"{flag} {value}" for flag, value in told.items() if value is not None]
         return " ".join(["counterpoint reproduce sepsis", *words, *(["--quick"] * self.quick)])
 

@@ -141,7 +141,7 @@ def run_cell(
         truths = true_values(fitted, cell.trials) if task is not None else {}
         found |= {"judged": _estimates(judged, cell.seed, truths), **_doings(split, fitted, judged)}
         found["models"] = examined(rows, split, fitted, task, cell.seed)
-        if cell.seed == first:
+        if cell.seed == first and REPORTED in judged:
             _keep_parts(folder / "run-parts" / cell.key, split, fitted, judged[REPORTED])
     return [{**found, "seconds": time.perf_counter() - begun, **where()}]
 

@@ -13,6 +13,7 @@ from counterpoint.counterfactual import Augmenter
 from counterpoint.data.jobs import Job
 from counterpoint.data.transitions import Transitions
 from counterpoint.dynamics.outcome import LearnedTask, Outcome
+from counterpoint.errors import require
 from counterpoint.experiments.sepsis_cohort import Split
 from counterpoint.methods.arms import unselected
 from counterpoint.methods.general import General
@@ -37,6 +38,7 @@ from counterpoint.simulation.selection import Rollouts
 
 PHYSICIAN, D3QN_ROWS, CTRL_G, CTRL_P = "physician", "D3QN", "CTRL_g", "CTRL_p"
 SEARCH_G, SEARCH_P, PAPER_P = "CTRL_g + search", "CTRL_p + search", "CTRL_p, paper"
+POLICIES = (D3QN_ROWS, CTRL_G, SEARCH_G, PAPER_P, CTRL_P, SEARCH_P)
 PERSONAL = (CTRL_P, SEARCH_P, PAPER_P)
 """Policies that know patients apart; to them every column is a number."""
 HUBER = 15.0
@@ -92,9 +94,14 @@ class SepsisArms:
     small to learn from: 6.15 where two groups are worth 6.50 (both of an earlier ward)."""
     search: Search = SEARCH
     """The search inside the models."""
+    policies: tuple[str, ...] = POLICIES
+    """Which are learned. The paper's model takes as long on a processor as all the others together."""
 
     def __post_init__(self) -> None:
         check_settings(self)
+        for name in self.policies:
+            require(name in POLICIES, f"there is no policy '{name}'; choose from {', '.join(POLICIES)}")
+        require(len(self.policies) > 0, f"no policy is to be learned; choose from {', '.join(POLICIES)}")
 
     def general(self) -> General:
         return General(self.scm, self.augmenter, self.learner, self.selection)
@@ -142,15 +149,17 @@ class Learning:
         models = {
             name: inside.fit_models([self.jobs[name in PERSONAL]], watch.stage(f"model-{name}"), self.device)
             for name, inside in recipes.items()
+            if {name, f"{name} + search"} & set(arms.policies)
         }
-        policies = {
-            D3QN_ROWS: self._learn(D3QN_ROWS, unselected(arms.learner).fit_many),
-            CTRL_G: self._learn(CTRL_G, arms.general().with_models, models[CTRL_G]),
-            SEARCH_G: self._learn(SEARCH_G, arms.search.with_models, models[CTRL_G]),
-            PAPER_P: self._learn(PAPER_P, arms.paper().with_models, models[PAPER_P]),
-            CTRL_P: self._learn(CTRL_P, arms.personal().with_models, models[CTRL_P]),
-            SEARCH_P: self._learn(SEARCH_P, arms.told().with_models, models[CTRL_P]),
-        }
+        learners: dict[str, Callable[..., list[Learned]]] = {
+            D3QN_ROWS: unselected(arms.learner).fit_many, CTRL_G: arms.general().with_models,
+            SEARCH_G: arms.search.with_models, PAPER_P: arms.paper().with_models,
+            CTRL_P: arms.personal().with_models, SEARCH_P: arms.told().with_models,
+        }  # fmt: skip
+        policies = {}
+        for name in arms.policies:
+            inside = [models[name.removesuffix(" + search")]] if name != D3QN_ROWS else []
+            policies[name] = self._learn(name, learners[name], *inside)
         own = {name: fitted[0].to("cpu") for name, fitted in models.items()}
         return Fitted(on_device(self.tasks[0], "cpu"), own, policies)
 

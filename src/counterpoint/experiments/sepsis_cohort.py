@@ -57,7 +57,7 @@ class Split:
         return concatenate([self.validation, self.test])
 
     def with_numbers(self) -> "Split":
-        """The same with every category that changes read as a number."""
+        """The same with every flag read as a number."""
         return Split(*(with_numbers(part) for part in (self.everybody, self.train, self.validation, self.test)))
 
     def sizes(self) -> list[dict[str, Any]]:
@@ -160,12 +160,11 @@ def lasting(rows: Transitions, steps: int) -> Bool[Tensor, " n"]:
 
 
 def with_numbers(rows: Transitions) -> Transitions:
-    """The same rows with every category that changes as a number: random effects are for numbers, and the codes of a
+    """The same rows with every flag as a number: models that know patients apart are for numbers, and the codes of a
     flag are 0 and 1, between which imagined ones stay."""
     schema = rows.schema
-    moving = [column for column in schema.states if column.levels and not column.static]
-    states = tuple(replace(column, levels=()) if column in moving else column for column in schema.states)
-    between = tuple((column.name, 0.0, len(column.levels) - 1.0) for column in moving)
+    states = tuple(replace(column, levels=()) for column in schema.states)
+    between = tuple((column.name, 0.0, len(column.levels) - 1.0) for column in schema.states if column.levels)
     knowledge = replace(schema.knowledge, bounds=(*schema.knowledge.bounds, *between))
     return replace(rows, schema=replace(schema, states=states, knowledge=knowledge))
 
