@@ -249,6 +249,32 @@ def test_the_paper_encoder_sees_the_next_state_only_and_the_conditional_one_ever
 
 
 @BOTH
+def test_a_model_of_the_change_adds_the_state_and_its_encoder_sees_the_change(recipe):
+    """The same s' − s from another state: the same noise and, from the paper's encoder, the same guess of it."""
+    model, table = replace(recipe, change=True, abduction="encoder").fit(rows(), seed=1), rows(seed=9)
+    mechanism, noise = model.mechanism, model.prior(len(table), generator(2))
+    told = torch.cat([table.state, table.action], 1)[None]
+    state, moved = (x[None] for x in (table.state, table.state + 3.0))
+    change = mechanism.predict(told, state, noise[None]) - state
+    torch.testing.assert_close(mechanism.predict(told, moved, noise[None]) - moved, change, rtol=1e-4, atol=1e-5)
+    found, again = (mechanism.abduct(told, s, s + change) for s in (state, moved))
+    torch.testing.assert_close(again, found, rtol=1e-3, atol=1e-4)
+
+
+@BOTH
+def test_a_model_of_the_next_state_does_not_add_the_state(recipe):
+    mechanism = replace(recipe, change=False).fit(rows(), seed=1).mechanism
+    told, noise = torch.randn(1, 20, 5, generator=generator(0)), torch.randn(1, 20, 4, generator=generator(1))
+    state = torch.randn(1, 20, 4, generator=generator(2))
+    assert torch.equal(mechanism.predict(told, state, noise), mechanism.predict(told, state + 3.0, noise))
+
+
+def test_the_paper_generates_the_next_state_and_ours_the_change():
+    assert BiCoGAN().change is False
+    assert ConditionalBiCoGAN().change is True
+
+
+@BOTH
 def test_one_seed_one_model(recipe):
     first, again, other = (recipe.fit(rows(), seed=seed) for seed in (1, 1, 2))
     assert all(torch.equal(a, b) for a, b in zip(weights(first).values(), weights(again).values(), strict=True))

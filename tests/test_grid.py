@@ -26,7 +26,7 @@ from counterpoint.experiments.grid import Arm, Behaviour, Grid, Protocol, code_v
 from counterpoint.experiments.runner import read_cell, run
 from counterpoint.experiments.sd import SEARCH_MIRROR, quick_sd, sd, sd_comparisons
 from counterpoint.experiments.summary import differences, levels, selection, write_summary
-from counterpoint.methods.arms import CTRL_G, PAPER_NAMES, PILCO, ROLLOUTS, SEARCH
+from counterpoint.methods.arms import CTRL_G, PAPER_NAMES, PILCO, ROLLOUTS, SEARCH, adversarial_arms
 from counterpoint.methods.general import General
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Monitor, Schedule
@@ -306,13 +306,13 @@ def test_killed_five_times_and_restarted_the_rows_are_the_same(tmp_path: Path):
 def test_the_papers_grids():
     grid = sd(pack_size=20)
     sizes, small = len(grid.trials), sum(trials <= 100 for trials in grid.trials)
-    assert len(grid.cells()) == 20 * (12 * sizes + small)
+    assert len(grid.cells()) == 20 * (15 * sizes + small)
     assert max(cell.trials for cell in grid.cells() if cell.method == PILCO) == 100
     assert all(len({(cell.method, cell.trials) for cell in pack.cells}) == 1 for pack in grid.packs())
     paper = {row["method"] for row in paper_returns_by_size()}
-    beyond = {ROLLOUTS, SEARCH, SEARCH_MIRROR, PILCO}
+    beyond = {ROLLOUTS, SEARCH, SEARCH_MIRROR, PILCO, *adversarial_arms()}
     assert {PAPER_NAMES.get(name, name) for name in grid.arms} == paper | beyond
-    assert [left for left, _ in sd_comparisons(grid)] == 12 * [SEARCH] + 11 * [CTRL_G]
+    assert [left for left, _ in sd_comparisons(grid)] == 15 * [SEARCH] + 14 * [CTRL_G]
     assert list(quick_sd(methods=("PETS", "D3QN")).arms) == ["D3QN", "PETS"]
     with pytest.raises(CounterpointError, match="no method 'DQN'; choose from D3QN, Base-D"):
         sd(methods=("DQN",))

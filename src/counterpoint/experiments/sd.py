@@ -7,7 +7,16 @@ from collections.abc import Sequence
 
 from counterpoint.errors import CounterpointError
 from counterpoint.experiments.grid import Arm, Behaviour, Grid, Protocol
-from counterpoint.methods.arms import CTRL_G, PILCO, PILCO_ROWS, SEARCH, beyond_arms, paper_arms, quick_arms
+from counterpoint.methods.arms import (
+    CTRL_G,
+    PILCO,
+    PILCO_ROWS,
+    SEARCH,
+    adversarial_arms,
+    beyond_arms,
+    paper_arms,
+    quick_arms,
+)
 from counterpoint.policies.base import PolicyLearner
 from counterpoint.policies.search import Search
 from counterpoint.tasks.cartpole import CartPole
@@ -19,7 +28,8 @@ QUICK_TRIALS, QUICK_SEEDS = (50, 250), 3
 
 def sd(behaviour: Behaviour = "random", seeds: int = 20, methods: Sequence[str] = (), pack_size: int = 0) -> Grid:
     """The whole experiment; `methods` picks some of its arms."""
-    arms = {name: _arm(name, learner) for name, learner in {**paper_arms(), **beyond_arms()}.items()}
+    learners = {**paper_arms(), **adversarial_arms(), **beyond_arms()}
+    arms = {name: _arm(name, learner) for name, learner in learners.items()}
     arms[SEARCH_MIRROR] = Arm(Search(), CartPole(mirror_declared=True))
     numbers = tuple(range(seeds))
     return Grid(_name(behaviour), chosen(arms, methods), TRIALS, numbers, behaviour, pack_size=pack_size)

@@ -14,6 +14,7 @@ from counterpoint.dynamics.gaussian_process import GaussianProcess
 from counterpoint.dynamics.mixture import MixtureDynamics
 from counterpoint.methods.general import LEARNER, General
 from counterpoint.methods.personal import Personal
+from counterpoint.model import ModelRecipe
 from counterpoint.nets.training import Schedule
 from counterpoint.policies.base import PolicyLearner
 from counterpoint.policies.bcq import BCQ
@@ -22,13 +23,15 @@ from counterpoint.policies.pets import PETS, Planner
 from counterpoint.policies.rollout_rows import RolloutRows
 from counterpoint.policies.search import Search
 from counterpoint.policies.steve import MVE, STEVE
-from counterpoint.scm.bicogan import BiCoGAN
+from counterpoint.scm.bicogan import BiCoGAN, ConditionalBiCoGAN
 from counterpoint.scm.posterior import PosteriorDraws
 from counterpoint.scm.random_effects import RandomEffects
 from counterpoint.settings import checked
 from counterpoint.simulation.selection import Rollouts
 
 CTRL_G, CTRL_G_BICOGAN = "CTRL_g, default SCM", "CTRL_g, BiCoGAN"
+CTRL_G_CONDITIONAL = "CTRL_g, conditional BiCoGAN"
+SEARCH_BICOGAN, SEARCH_CONDITIONAL = "search in the paper's BiCoGAN", "search in the conditional BiCoGAN"
 ROLLOUTS, SEARCH, PILCO = "CTRL_g + rollouts", "CTRL_g + search", "PILCO"
 PILCO_ROWS = 2000
 """Rows that an exact Gaussian process is fitted on at most."""
@@ -48,6 +51,10 @@ SMALL_BICOGAN = BiCoGAN(
     training=replace(BiCoGAN().training, schedule=Schedule(steps=1000)),
 )
 """The paper's BiCoGAN at a quarter of its widths and a third of its length, for a laptop."""
+SHORT_CONDITIONAL = ConditionalBiCoGAN(
+    training=replace(ConditionalBiCoGAN().training, schedule=Schedule(steps=1000, rate="linear"))
+)
+"""The conditional one at a fifth of its length."""
 
 
 def unselected(learner: D3QN) -> D3QN:
@@ -90,6 +97,26 @@ def beyond_arms(learner: D3QN = VOTING) -> dict[str, PolicyLearner]:
     }
 
 
+def adversarial_arms(learner: D3QN = LEARNER) -> dict[str, PolicyLearner]:
+    """Whether the paper's GAN fails or only its encoder: CTRL_g with an encoder that sees (s, a, s'), and the search,
+    which needs no encoder, inside either GAN.
+
+    A GAN has one member, so a candidate has as many episodes in it as the search has in all members of the default.
+    """
+    return {
+        CTRL_G_CONDITIONAL: General(ConditionalBiCoGAN(), learner=learner),
+        SEARCH_BICOGAN: in_one_member(BiCoGAN(), Search()),
+        SEARCH_CONDITIONAL: in_one_member(ConditionalBiCoGAN(), Search()),
+    }
+
+
+def in_one_member(model: ModelRecipe, search: Search) -> Search:
+    """The search with as many episodes in a model of one member as it has in all draws of its own."""
+    draws = search.draws.members if search.draws else 1
+    starts, choosing = draws * search.starts, draws * search.choosing_starts
+    return replace(search, model=model, draws=None, starts=starts, choosing_starts=choosing)
+
+
 def named_arms(learner: D3QN = LEARNER) -> dict[str, PolicyLearner]:
     """All arms, MVE and the personal ones, under names that are easily typed."""
     short = {CTRL_G: "ctrl-g", CTRL_G_BICOGAN: "ctrl-g-bicogan", ROLLOUTS: "ctrl-g-rollouts", SEARCH: "search"}
@@ -109,6 +136,7 @@ def quick_arms() -> dict[str, PolicyLearner]:
         "Base-M": MixtureDynamics(hidden=width),
         CTRL_G_BICOGAN: SMALL_BICOGAN,
         CTRL_G: General().model,
+        CTRL_G_CONDITIONAL: SHORT_CONDITIONAL,
     }
     planner = Planner(horizon=15, candidates=20, elites=4, iterations=2)
     return {
@@ -118,4 +146,6 @@ def quick_arms() -> dict[str, PolicyLearner]:
         "PETS": PETS(replace(PETS().model, ensemble=3), particles=3, planner=planner),
         "STEVE": STEVE(dynamics=2, rewards=2, q_functions=2, learner=QUICK_LEARNER, selection=small),
         SEARCH: QUICK_SEARCH,
+        SEARCH_BICOGAN: in_one_member(SMALL_BICOGAN, QUICK_SEARCH),
+        SEARCH_CONDITIONAL: in_one_member(SHORT_CONDITIONAL, QUICK_SEARCH),
     }

@@ -117,6 +117,8 @@ class BiCoGAN(AdversarialSCM):
     """Widths of the discriminator (appendix E)."""
     regulariser: Weight = 1.0
     """λ, the weight of the error of (ŝ, â)."""
+    change: bool = False
+    """Generate s' − s, which the encoder then sees, rather than s' as in the paper."""
     abduction: Literal["encoder", "inversion"] = "encoder"
     """Where û comes from: the encoder as in the paper, or solving G(s, a, u) = s' for u."""
     factor: LSTMFactor | None = None
@@ -134,7 +136,7 @@ class BiCoGAN(AdversarialSCM):
         encoder = PaperEncoder(members, context, state, self.encoder_hidden)
         shape = members, context, state
         inversion, factor = self.abduction == "inversion", self._factors(context, members)
-        return AdversarialMechanism(generator, encoder, shape, inversion, change=False, factor=factor)
+        return AdversarialMechanism(generator, encoder, shape, inversion, self.change, factor)
 
     def discriminator(self, state: int, context: int, members: int) -> StackedMLP:
         return normalised(members, context + 2 * state, self.discriminator_hidden, 1)
