@@ -1,67 +1,259 @@
-"""The benchmark of counterfactuals: its reference scores, its restart, its words on wrong names."""
+"""The benchmark of counterfactuals: its reference scores, what it asks whom, its restart, its page."""
 
+import json
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import counterpoint.experiments.counterfactuals as benchmark
+from counterpoint.commands.bench import BenchCounterfactuals
 from counterpoint.errors import CounterpointError
-from counterpoint.experiments.counterfactuals import SETS, TASKS, Counterfactuals, log, methods, run_cell
-from counterpoint.report.results import read_csv, write_csv
+from counterpoint.experiments.counterfactuals import (
+    NINE,
+    SETS,
+    TASKS,
+    Counterfactuals,
+    Pack,
+    blind,
+    fingerprint,
+    log,
+    quick,
+    run_pack,
+)
+from counterpoint.experiments.estimators import DOWHY, Copy, auto_candidates, estimators, quick_estimators
+from counterpoint.experiments.executors import InProcess, Joblib
+from counterpoint.experiments.peers_dowhy import DoWhyGCM
+from counterpoint.nets.likelihood import Likelihood
+from counterpoint.nets.training import Schedule
+from counterpoint.report.counterfactuals import Expected, counterfactuals_page, coverage, near_the_best
+from counterpoint.report.results import read_csv
+from counterpoint.scm.auto import Auto
+from counterpoint.scm.density import DensitySCM, location_scale
 
-COPY = ("copy the outcome",)
+COPY = {"copy the outcome": Copy()}
+BRIEF = DensitySCM(ensemble=1, hidden=(8,), likelihood=Likelihood(Schedule(steps=5)))
+
+
+@dataclass(frozen=True)
+class Elsewhere(Copy):
+    """A recipe that differs from copying in its settings alone."""
+
+    setting: int = 1
+
+
+def small(**changes: Any) -> Counterfactuals:
+    return Counterfactuals(**{"scms": ("a",), "n": (100,), "seeds": 1, "estimators": COPY, **changes})
 
 
 @pytest.mark.parametrize("scm", ["a", "d", "cartpole", "tumour"])
 def test_copying_the_outcome_scores_one(scm: str) -> None:
-    (row,) = run_cell(scm, 200, *COPY, [0], "cpu")
+    (row,) = run_pack(Pack("copy", Copy(), ((scm, 200, 0),)))
     assert row["error"] == pytest.approx(1.0, abs=0.03)
     assert row["round_trip"] == 0.0
 
 
-def test_models_never_see_the_noise() -> None:
+def test_copying_leaves_all_but_the_variable_that_is_held() -> None:
+    """x1 has no parents: under do(x1 = v) the truth's x1 is v too, so the distance is that of x2 and x3 alone."""
+    causal = SETS["triangle-nlin"]
+    x, noise = causal.sample(50, 0)
+    (model,) = Copy().fit_graph([x], causal.parents, [0])
+    answer, truth = model.counterfactual(x, {0: 0.5}), causal.counterfactual(noise, 0, 0.5)
+    assert (answer[:, 0] == 0.5).all()
+    assert (answer[:, 1:] == x[:, 1:]).all()
+    assert (x[:, 0] != 0.5).all()
+    assert (answer - truth).norm(dim=1).mean() > 1
+
+
+def test_models_never_see_the_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     assert log("b", 100, 0).noise.shape[1] == 1
-    assert benchmark.blind(log("b", 100, 0)).noise.shape[1] == 0
+    assert blind(log("b", 100, 0)).noise.shape[1] == 0
+    seen = []
+    monkeypatch.setattr(Copy, "fit_many", lambda self, jobs, device: seen.extend(jobs) or [self for _ in jobs])
+    run_pack(Pack("copy", Copy(), (("b", 100, 0), ("b", 200, 1))))
+    assert [job.data.noise.shape for job in seen] == [(100, 0), (200, 0)]
 
 
-def test_a_second_run_fits_nothing_and_a_larger_one_only_what_is_new(tmp_path: Path, monkeypatch) -> None:
-    fitted: list[list[int]] = []
-    real = benchmark.run_cell
-
-    def counted(scm, n, method, seeds, device):
-        fitted.append(list(seeds))
-        return real(scm, n, method, seeds, device)
-
-    monkeypatch.setattr(benchmark, "run_cell", counted)
-    small = Counterfactuals(scms=("a",), n=(100,), seeds=1, methods=COPY)
-    small.run(tmp_path)
-    before = (tmp_path / "counterfactuals.csv").read_bytes()
-    small.run(tmp_path)
-    assert (tmp_path / "counterfactuals.csv").read_bytes() == before
-    Counterfactuals(scms=("a",), n=(100,), seeds=3, methods=COPY).run(tmp_path)
-    assert fitted == [[0], [1, 2]]
-    assert [row["seed"] for row in read_csv(tmp_path / "counterfactuals.csv")] == [0, 1, 2]
-    assert "copy the outcome" in (tmp_path / "counterfactuals.md").read_text()
+def test_every_cell_is_asked_or_has_a_reason() -> None:
+    whole = Counterfactuals()
+    gaps, asked = whole.gaps(), {(p.method, s, n, seed) for p in whole.packs() for s, n, seed in p.fits}
+    assert set(whole.scms) == {*TASKS, *SETS}
+    assert set(NINE) == set("abchdf") | {"e1", "e2", "cartpole"}
+    cells = {
+        (method, scm, n, seed)
+        for method in estimators()
+        for scm in whole.scms
+        for n in ((20_000,) if scm in SETS else (1000, 5000))
+        for seed in range(5)
+        if (method, scm) not in gaps
+    }
+    assert asked == cells
+    assert sum(len(pack.fits) for pack in whole.packs()) == len(cells)
+    assert all(gaps.values())
 
 
-def test_a_row_of_another_recipe_is_fitted_again_and_replaced(tmp_path: Path) -> None:
-    out, grid = tmp_path / "new" / "folder", Counterfactuals(scms=("a",), n=(100,), seeds=2, methods=COPY)
-    first = grid.run(out)
-    path = out / "counterfactuals.csv"
-    write_csv([{**first[0], "recipe": "rold", "error": 7.0}, first[1]], path, benchmark.COLUMNS)
-    assert [(row["seed"], row["error"]) for row in grid.run(out)] == [(1, first[1]["error"]), (0, first[0]["error"])]
+def test_what_is_not_asked_cannot_be() -> None:
+    gaps = Counterfactuals().gaps()
+    assert gaps["default, order given", "a"] == "an order of 4 columns is none for a state of 1"
+    assert {scm for method, scm in gaps if method == "default, order given"} == {*"abch", "tumour", "hiv", *SETS}
+    never = {method for method in estimators() if (method, "triangle-nlin") in gaps}
+    assert "BiCoGAN, paper" in never
+    assert not never & {"copy the outcome", "location-scale", "mixture ×5", "default", DOWHY}
+    assert {scm for method, scm in gaps if method != "default, order given"} == set(SETS)
+
+
+def test_problems_of_one_shape_share_a_stack_and_the_longest_work_comes_first() -> None:
+    packs = Counterfactuals(scms=("a", "b", "d", "e1", "triangle-nlin"), estimators={"x": BRIEF, **COPY}).packs()
+    mine = [{scm for scm, _, _ in pack.fits} for pack in packs if pack.method == "x"]
+    assert sorted(map(sorted, mine)) == [["a", "b"], ["d", "e1"], ["triangle-nlin"]]
+    lengths = [pack.about_seconds for pack in Counterfactuals().packs()]
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[0] > 100 * (lengths[-1] + 1)
+    limited = Counterfactuals(scms=("a", "b"), seeds=3, estimators={"x": BRIEF}, pack_size=3).packs()
+    assert sorted({(scm, n) for scm, n, _ in pack.fits} == {pack.fits[0][:2]} for pack in limited) == 4 * [True]
+
+
+def test_the_packs_of_dowhy_are_one_problem_each_so_that_they_can_be_run_apart() -> None:
+    keys = [
+        {pack.key for pack in Counterfactuals(scms=("a", "b"), estimators={DOWHY: DoWhyGCM()}, pack_size=size).packs()}
+        for size in (0, 5)
+    ]
+    assert keys[0] == keys[1]
+    assert len(keys[0]) == 4
+
+
+def test_a_second_run_fits_nothing_and_gives_the_same_bytes(tmp_path: Path, monkeypatch) -> None:
+    chosen = small(estimators={**COPY, "brief": BRIEF}, seeds=2)
+    chosen.run(tmp_path / "a")
+    before = (tmp_path / "a" / "counterfactuals.csv").read_bytes()
+    chosen.run(tmp_path / "b", Joblib(1))
+    assert (tmp_path / "b" / "counterfactuals.csv").read_bytes() == before
+    monkeypatch.setattr(benchmark, "run_pack", lambda *given, **more: pytest.fail("nothing was left to do"))
+    chosen.run(tmp_path / "a")
+    assert (tmp_path / "a" / "counterfactuals.csv").read_bytes() == before
+
+
+def test_every_row_names_its_recipe_and_commit_and_no_row_its_seconds(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("COUNTERPOINT_COMMIT", "0123abc")
+    small(estimators={**COPY, "brief": BRIEF}).run(tmp_path)
+    rows = read_csv(tmp_path / "counterfactuals.csv", words=("commit",))
+    assert [(row["method"], row["recipe"], row["commit"]) for row in rows] == [
+        ("copy the outcome", fingerprint(Copy()), "0123abc"),
+        ("brief", fingerprint(BRIEF), "0123abc"),
+    ]
+    assert "seconds" not in rows[0]
+    seconds = json.loads((tmp_path / "counterfactuals.seconds.json").read_text())
+    assert seconds["brief"]["a"]["100"] > seconds["copy the outcome"]["a"]["100"] >= 0
+
+
+def test_another_recipe_under_the_same_name_is_fitted_anew(tmp_path: Path) -> None:
+    (first,) = small(estimators={"x": Copy()}).run(tmp_path)
+    (other,) = small(estimators={"x": Elsewhere(2)}).run(tmp_path)
+    assert first["recipe"] != other["recipe"]
+    (row,) = read_csv(tmp_path / "counterfactuals.csv")
+    assert row["recipe"] == fingerprint(Elsewhere(2))
+
+
+def test_a_failure_is_one_line_and_the_rest_is_written(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(Elsewhere, "fit_many", lambda self, jobs, device: 1 / 0)
+    chosen = small(estimators={**COPY, "broken": Elsewhere()})
+    with pytest.raises(CounterpointError, match=r"1 of 2 packs failed \(broken on a: ZeroDivisionError"):
+        chosen.run(tmp_path, InProcess())
+    assert [row["method"] for row in read_csv(tmp_path / "counterfactuals.csv")] == ["copy the outcome"]
+    assert "1 of 2 cells (scm × rows × method × seed) are filled, 50%" in (tmp_path / "counterfactuals.md").read_text()
 
 
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(CounterpointError, match="no SCM 'z'"):
-        Counterfactuals(scms=("z",)).cells()
-    with pytest.raises(CounterpointError, match="no model 'x'"):
-        Counterfactuals(methods=("x",)).cells()
+        Counterfactuals(scms=("z",))
+    with pytest.raises(CounterpointError, match="no method 'x'"):
+        BenchCounterfactuals(methods=("x",)).benchmark()
+    with pytest.raises(CounterpointError, match="there is nothing to run"):
+        BenchCounterfactuals(scms=("a",), methods=("default, order given",)).benchmark()
+    with pytest.raises(CounterpointError, match="--seeds -5 is no number of seeds"):
+        BenchCounterfactuals(seeds=-5).benchmark()
 
 
-def test_every_model_stands_on_every_problem_it_can_answer() -> None:
-    cells = Counterfactuals().cells()
-    assert {scm for scm, _, _ in cells} == {*TASKS, *SETS}
-    assert {method for _, _, method in cells} == set(methods())
-    assert ("a", 1000, "default, order given") not in cells
-    assert ("f", 5000, "default, order given") in cells
+def test_the_command_describes_the_benchmark() -> None:
+    whole = BenchCounterfactuals(device="cpu").benchmark()
+    assert whole == replace(Counterfactuals(), pack_size=5)
+    some = BenchCounterfactuals(scms=("a",), n=(50,), seeds=7, methods=("default",), pack_size=0).benchmark()
+    assert (some.scms, some.n, some.seeds, list(some.estimators), some.pack_size) == (("a",), (50,), 7, ["default"], 0)
+    assert BenchCounterfactuals(n=(50,), seeds=7, methods=("default", "auto")).command() == (
+        "counterpoint bench counterfactuals --n 50 --seeds 7 --methods 'default' 'auto'"
+    )
+    assert BenchCounterfactuals(quick=True, device="cpu").benchmark() == replace(quick(), pack_size=1)
+
+
+def test_the_quick_version_asks_everybody_but_dowhy() -> None:
+    assert list(quick().estimators) == [name for name in estimators() if name != DOWHY]
+    assert quick().name == "counterfactuals-quick"
+    assert all(
+        a != b
+        for a, b in zip(quick_estimators().values(), list(estimators().values())[:-1], strict=True)
+        if a != Copy()
+    )
+
+
+def test_all_candidates_of_auto_stand_in_the_table() -> None:
+    for table in (estimators(), quick_estimators()):
+        auto = table["auto"]
+        assert isinstance(auto, Auto)
+        names = auto_candidates(table)["auto"]
+        assert {table[name] for name in names} == set(auto.candidates)
+        assert len(names) == 3
+
+
+def rows_of(errors: dict[tuple[str, str], float]) -> list[dict[str, Any]]:
+    return [
+        {"scm": scm, "n": 100, "seed": seed, "method": method, "error": error + 0.01 * seed,
+         "fresh_error": float("nan"), "round_trip": 0.0, "recipe": "r1", "commit": "c", "seconds": 1.0}
+        for (scm, method), error in errors.items() for seed in (0, 1)
+    ]  # fmt: skip
+
+
+EXPECTED = Expected(
+    (("a", 100), ("b", 100)),
+    ("one", "two", "auto"),
+    2,
+    {("two", "b"): "two knows no b"},
+    {"auto": ("one", "two")},
+    ("a", "b"),
+)
+ERRORS = {("a", "one"): 0.2, ("a", "two"): 0.1, ("a", "auto"): 0.11, ("b", "one"): 0.3, ("b", "auto"): 0.3}
+
+
+def test_coverage_counts_what_can_be_asked() -> None:
+    rows = rows_of(ERRORS)
+    assert coverage(rows, EXPECTED) == (10, 10)
+    assert coverage(rows[:-1], EXPECTED) == (9, 10)
+    assert coverage([*rows[:-1], {**rows[-1], "error": float("nan")}], EXPECTED) == (9, 10)
+    assert coverage(rows, replace(EXPECTED, gaps={})) == (10, 12)
+    assert coverage([*rows, {**rows[0], "method": "two", "scm": "b"}], EXPECTED) == (10, 10)
+
+
+def test_the_choice_is_judged_against_the_best_candidate() -> None:
+    """Means .115 against .105 and .205 on a; on b one candidate is unknown, which decides nothing."""
+    ratios = near_the_best(rows_of(ERRORS), "auto", ("one", "two"), ("a", "b"))
+    assert ratios == {"a": pytest.approx(0.115 / 0.105)}
+    both = rows_of({**ERRORS, ("b", "two"): 0.2})
+    page = counterfactuals_page(both, replace(EXPECTED, gaps={}), "x")
+    assert "`auto` is within 10% of the best of its candidates (one; two) on 1 of 2; not on b (1.49 times)." in page
+
+
+def test_the_page_says_who_is_not_asked_and_why() -> None:
+    page = counterfactuals_page(rows_of(ERRORS), EXPECTED, "counterpoint bench counterfactuals")
+    assert "10 of 10 cells (scm × rows × method × seed) are filled, 100%." in page
+    assert "Not asked about b, because two knows no b: two." in page
+    assert "| two | 0.105 | – |" in page
+    assert "By `counterpoint bench counterfactuals`." in page
+    assert "nan" not in page
+
+
+def test_without_dowhy_one_line_names_the_extra_before_anything_is_fitted(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "dowhy", None)
+    chosen = small(estimators={DOWHY: estimators()[DOWHY], "x": location_scale()})
+    with pytest.raises(CounterpointError, match=r"DoWhy is not installed; run pip install 'counterpoint\[bench\]'"):
+        chosen.run(tmp_path)
+    assert not list(tmp_path.rglob("*.json"))

@@ -283,7 +283,7 @@ class TestDensitySCM:
     def test_a_graph_is_answered_through_its_children_alone(self) -> None:
         x, _ = TRIANGLE_NLIN.sample(400, 0)
         (model,) = fit_graph(QUICK, [x], TRIANGLE_NLIN.parents, [0])
-        answer = model.counterfactual(x, 1, 2.0)
+        answer = model.counterfactual(x, {1: 2.0})
         torch.testing.assert_close(answer[:, 0], x[:, 0], rtol=0, atol=1e-4)
         torch.testing.assert_close(answer[:, 1], torch.full((400,), 2.0))
         assert (answer[:, 2] - x[:, 2]).abs().mean() > 0.1

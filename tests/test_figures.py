@@ -5,6 +5,7 @@ import os
 import shutil
 import socket
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -138,6 +139,15 @@ def test_error_map_prints_each_number_and_bolds_the_best(drawn, tmp_path: Path) 
     heatmap.counterfactual_errors(rows, tmp_path / "figure.png")
     texts = {text.get_text(): text.get_fontweight() for text in drawn[0].axes[0].texts}
     assert texts == {"0.2": "bold", "0.4": "normal", "2": "bold", "–": "normal"}  # 0.2: the mean of 0.1 and 0.3
+
+
+def test_error_map_of_many_scms_has_room_for_its_numbers(drawn, tmp_path: Path) -> None:
+    rows = [{"scm": f"scm {i}", "method": "flow", "error": error} for i, error in enumerate([0.01234, 0, 1.26] * 4)]
+    heatmap.counterfactual_errors(rows, tmp_path / "figure.png")
+    axes, renderer = drawn[0].axes[0], drawn[0].canvas.get_renderer()
+    assert [text.get_text() for text in axes.texts[:3]] == [".012", "0", "1.3"]
+    places = [text.get_window_extent(renderer) for text in axes.texts]
+    assert all(left.x1 < right.x0 for left, right in pairwise(places))
 
 
 def test_returns_without_a_ceiling_have_no_line_and_may_be_negative(drawn, tmp_path: Path) -> None:

@@ -1,35 +1,47 @@
-"""The benchmark of counterfactuals: every model against SCMs whose truth is known, over sample sizes and seeds.
+"""The benchmark of counterfactuals: every estimator against SCMs whose truth is known, over sample sizes and seeds.
 
-A row is (scm, n, seed, method, error, fresh_error, round_trip, seconds). The error of (s, a, s') problems is normalised
-(1 is as good as copying the factual outcome); that of the two causal sets is the mean distance between answer and truth
-under do(x_i = v), v the 25th, 50th and 75th percentile.
+A row is (scm, n, seed, method, error, fresh_error, round_trip, recipe, commit): errors of counterfactuals, of fresh
+noise in the same model, and of the answer to the action that was taken. Fits of one estimator on problems alike in
+shape are learned together, in packs that the definition fixes; every finished pack is a file of its own, so that a
+killed run goes on. A changed recipe or other code is another pack. Seconds, which no two runs share, have a file of
+their own.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib import metadata
+from itertools import product
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from counterpoint.artifacts import encode, recipe_hash, write_text
-from counterpoint.data.jobs import NO_THETA, Job
+from counterpoint.data.jobs import Job
 from counterpoint.data.transitions import Transitions
-from counterpoint.dynamics.deterministic import Deterministic
-from counterpoint.errors import CounterpointError
+from counterpoint.errors import CounterpointError, require
 from counterpoint.evaluation.counterfactual_error import CounterfactualError, questions, score
-from counterpoint.nets.laws import Mixture, Spline
+from counterpoint.experiments.cells import Rows, carry_out, read_rows, refuse_failures, write_rows
+from counterpoint.experiments.estimators import (
+    about_seconds,
+    auto_candidates,
+    estimators,
+    fit_graphs,
+    gap,
+    quick_estimators,
+)
+from counterpoint.experiments.executors import Executor, InProcess, Report, silent
+from counterpoint.experiments.grid import code_version
+from counterpoint.experiments.peers_dowhy import DoWhyGCM, check_installed
+from counterpoint.report.counterfactuals import COLUMNS, Expected, counterfactuals_page
 from counterpoint.report.heatmap import counterfactual_errors
-from counterpoint.report.results import markdown_table, provenance, read_csv, require_columns, write_csv, write_json
-from counterpoint.scm.auto import Auto
-from counterpoint.scm.bicogan import BiCoGAN, ConditionalBiCoGAN
-from counterpoint.scm.density import DensitySCM, default_scm, location_scale
-from counterpoint.scm.graph import fit_graph
+from counterpoint.report.results import provenance, where, write_csv, write_json
 from counterpoint.seeding import derive, generator
-from counterpoint.settings import Positive, Widths, check_settings
+from counterpoint.settings import Count, Positive, Widths, check_settings
 from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks.base import KnownSCM
 from counterpoint.tasks.cartpole import CartPole
@@ -37,48 +49,34 @@ from counterpoint.tasks.hiv import HIV
 from counterpoint.tasks.synthetic import PROBLEMS, SIMPSON_SYMPROD, TRIANGLE_NLIN, CausalSet, OneStep, sample
 from counterpoint.tasks.tumour import Tumour
 
-COLUMNS = ("scm", "n", "seed", "method", "error", "fresh_error", "round_trip", "seconds", "recipe")
-TASKS: dict[str, KnownSCM] = {**PROBLEMS, "cartpole": CartPole(), "tumour": Tumour(), "hiv": HIV()}
+NINE: dict[str, KnownSCM] = {**PROBLEMS, "cartpole": CartPole()}
+TASKS: dict[str, KnownSCM] = {**NINE, "tumour": Tumour(), "hiv": HIV()}
 SETS: dict[str, CausalSet] = {"triangle-nlin": TRIANGLE_NLIN, "simpson-symprod": SIMPSON_SYMPROD}
 SET_ROWS = 20_000
 """The causal sets are published with this many rows."""
 TEST_ROWS = 2000
+Problem = tuple[str, int]
+"""An SCM and the rows to fit on."""
 
 
-class Copy:
-    """The answer that nothing would have changed."""
+@dataclass(frozen=True)
+class Pack:
+    """Fits of one estimator on problems alike in shape, learned in one stack."""
 
-    def fit_many(self, jobs: Sequence[Job], device: str) -> list["Copy"]:
-        return [self for _ in jobs]
+    method: str
+    recipe: Any
+    fits: tuple[tuple[str, int, int], ...]
+    """(scm, rows, seed) of each."""
 
-    def imagine(self, rows: Transitions, action: Tensor, random: torch.Generator, theta: Tensor = NO_THETA) -> Tensor:
-        return rows.next_state[:, None].expand(-1, action.shape[1], -1)
+    @property
+    def key(self) -> str:
+        """What defines the pack, the code included."""
+        return recipe_hash(code_version(), TEST_ROWS, self)
 
-    def sample(self, state: Tensor, action: Tensor, random: torch.Generator, theta: Tensor = NO_THETA) -> Tensor:
-        return state
-
-
-def methods() -> dict[str, Any]:
-    """Every model, by the name it has in the table."""
-    return {
-        "copy the outcome": Copy(),
-        "conditional mean": Deterministic(hidden=(64, 64), batch_norm=False),
-        "BiCoGAN, paper": BiCoGAN(),
-        "conditional BiCoGAN, encoder": ConditionalBiCoGAN(abduction="encoder"),
-        "conditional BiCoGAN, inversion": ConditionalBiCoGAN(),
-        "location-scale": location_scale(ensemble=1),
-        "location-scale ×5": location_scale(),
-        "mixture ×5": DensitySCM(Mixture()),
-        "spline ×5": DensitySCM(Spline()),
-        "default": default_scm(),
-        "default, order given": replace(default_scm(), order=(0, 1, 2, 3)),
-        "auto": Auto(),
-    }
-
-
-def fingerprint(method: str) -> str:
-    """A hash of the recipe behind a name, with a letter before it so that a CSV does not give it back as a number."""
-    return f"r{recipe_hash(methods()[method])}"
+    @property
+    def about_seconds(self) -> float:
+        """About how long it takes, for the order of the work alone."""
+        return sum(about_seconds(self.recipe, n, columns_of(scm)) for scm, n, _ in self.fits)
 
 
 @dataclass(frozen=True)
@@ -88,64 +86,138 @@ class Counterfactuals:
     scms: tuple[str, ...] = (*TASKS, *SETS)
     """Which SCMs."""
     n: Widths = (1000, 5000)
-    """Rows to fit on; the causal sets always have 20000."""
+    """Rows to fit on; the causal sets have their own number."""
+    set_rows: Positive = SET_ROWS
+    """Rows of the causal sets."""
     seeds: Positive = 5
     """Data sets and fits."""
-    first_seed: int = 0
+    first_seed: Count = 0
     """The first of them."""
-    methods: tuple[str, ...] = ()
-    """Which models; all where none is named."""
-    device: str = "cpu"
-    """cpu, cuda or auto."""
+    estimators: Mapping[str, Any] = field(default_factory=estimators)
+    """Who is asked."""
+    pack_size: Count = 0
+    """Fits that are learned in one stack at most; 0 for all that are alike, which suits a GPU."""
+    name: str = "counterfactuals"
+    """What the files are called."""
 
     def __post_init__(self) -> None:
         check_settings(self)
+        unknown = [scm for scm in self.scms if scm not in (*TASKS, *SETS)]
+        require(not unknown, f"there is no SCM '{(*unknown, '')[0]}'; choose from {', '.join((*TASKS, *SETS))}")
+        require(bool(self.packs()), "there is nothing to run; name SCMs, numbers of rows and estimators that fit them")
 
-    def cells(self) -> list[tuple[str, int, str]]:
-        """(scm, n, method) in order; each is fitted on all seeds at once."""
-        names = self._chosen(self.methods, tuple(methods()), "model") or tuple(methods())
-        scms = self._chosen(self.scms, (*TASKS, *SETS), "SCM")
-        return [(s, n, m) for s in scms for n in ((SET_ROWS,) if s in SETS else self.n) for m in names if fits(s, m)]
+    def problems(self) -> list[Problem]:
+        """Every SCM with every number of rows."""
+        return [(scm, n) for scm in self.scms for n in ((self.set_rows,) if scm in SETS else self.n)]
 
-    def run(self, out: Path, report: Callable[[str, int, int], None] = lambda stage, done, total: None) -> list[dict]:
-        """Run what the CSV in `out` does not hold yet; it is written after every cell, so a stopped run goes on."""
-        path = out / "counterfactuals.csv"
-        out.mkdir(parents=True, exist_ok=True)
-        rows = read_csv(path) if path.exists() else []
-        if rows:
-            require_columns(rows, COLUMNS[:-1], path.name)
-        cells = self.cells()
-        for number, cell in enumerate(cells):
-            recipe = fingerprint(cell[2])
-            done = [row for row in rows if row.get("recipe") == recipe]
-            missing = [seed for seed in self._seeds() if not any(_is(row, cell, seed) for row in done)]
-            if missing:
-                rows = [row for row in rows if not any(_is(row, cell, seed) for seed in missing)]
-                rows += run_cell(*cell, missing, self.device)
-                write_csv(rows, path, COLUMNS)
-            report("cells", number + 1, len(cells))
-        settings = {name: encode(method) for name, method in methods().items()}
-        write_json(
-            {"options": encode(self), "methods": settings, **provenance()}, out / "counterfactuals.settings.json"
-        )
-        write_pages(rows, out)
+    def gaps(self) -> dict[tuple[str, str], str]:
+        """(method, scm) that cannot be asked, and why."""
+        found = {
+            (name, scm): gap(recipe, columns_of(scm), scm in SETS)
+            for name, recipe in self.estimators.items()
+            for scm in self.scms
+        }
+        return {place: why for place, why in found.items() if why}
+
+    def packs(self) -> list[Pack]:
+        """All of the work, the longest first."""
+        gaps = self.gaps()
+        asked = {name: [p for p in self.problems() if (name, p[0]) not in gaps] for name in self.estimators}
+        packs = [pack for name, problems in asked.items() for pack in self._packs_of(name, problems)]
+        return sorted(packs, key=lambda pack: -pack.about_seconds)
+
+    def _packs_of(self, name: str, problems: Sequence[Problem]) -> Iterator[Pack]:
+        alike: dict[Any, list[tuple[str, int, int]]] = {}
+        for (scm, n), seed in product(problems, range(self.first_seed, self.first_seed + self.seeds)):
+            alike.setdefault(shape_of(scm), []).append((scm, n, seed))
+        recipe = self.estimators[name]
+        for fits in alike.values():
+            # DoWhy gains nothing from a stack, and processes can share small packs out.
+            size = self.seeds if isinstance(recipe, DoWhyGCM) else self.pack_size or len(fits)
+            for first in range(0, len(fits), size):
+                yield Pack(name, recipe, tuple(fits[first : first + size]))
+
+    def run(
+        self,
+        out: Path,
+        executor: Executor = InProcess(),
+        device: str = "cpu",
+        report: Report = silent,
+        command: str = "",
+    ) -> Rows:
+        """Run what is not done yet; write `<name>.csv`, `.seconds.json`, `.md`, `.settings.json` and figures."""
+        packs, folder = self.packs(), out / self.name / "cells"
+        left = [pack for pack in packs if read_rows(folder / f"{pack.key}.json", COLUMNS) is None]
+        if any(isinstance(pack.recipe, DoWhyGCM) for pack in left):
+            check_installed()
+        keep = lambda pack, rows: write_rows(folder / f"{pack.key}.json", rows)
+        named, failures = lambda pack: f"{pack.method} on {pack.fits[0][0]}", out / f"{self.name}.failures.txt"
+        work = partial(run_pack, device=device)
+        failed = carry_out(left, work, keep, named, len(packs), failures, executor, report)
+        found = [row for pack in packs for row in read_rows(folder / f"{pack.key}.json", COLUMNS) or ()]
+        rows = self._write(found, out, command or "Counterfactuals().run")
+        refuse_failures(failed, len(packs), "packs")
         return rows
 
-    def _seeds(self) -> range:
-        return range(self.first_seed, self.first_seed + self.seeds)
+    def _write(self, found: Rows, out: Path, command: str) -> Rows:
+        """The files of a run from its packs, in the order of the table and not of the work."""
+        places = [(s, n, m) for s, n in self.problems() for m in self.estimators]
+        order = {place: number for number, place in enumerate(places)}
+        rows = sorted(found, key=lambda row: (order[row["scm"], row["n"], row["method"]], row["seed"]))
+        write_csv(rows, out / f"{self.name}.csv", COLUMNS)
+        write_json(_seconds(rows), out / f"{self.name}.seconds.json")
+        write_json({**encode(self), **provenance(), **_peers()}, out / f"{self.name}.settings.json")
+        if rows:
+            write_text(out / f"{self.name}.md", counterfactuals_page(rows, self.expected(), command))
+            self._draw(rows, out)
+        return rows
 
-    def _chosen(self, wanted: tuple[str, ...], known: tuple[str, ...], what: str) -> tuple[str, ...]:
-        unknown = [name for name in wanted if name not in known]
-        if unknown:
-            raise CounterpointError(f"there is no {what} '{unknown[0]}'; choose from {', '.join(known)}")
-        return wanted
+    def _draw(self, rows: Rows, out: Path) -> None:
+        """A figure for each number of rows, the estimators in their order."""
+        names = list(self.estimators)
+        for n in sorted({row["n"] for row in rows}):
+            some = sorted((row for row in rows if row["n"] == n), key=lambda row: names.index(row["method"]))
+            counterfactual_errors(some, out / f"{self.name}_{n}.png", title=f"Counterfactual error, {n} rows")
+
+    def expected(self) -> Expected:
+        """What a whole table holds."""
+        return Expected(
+            tuple(self.problems()),
+            tuple(self.estimators),
+            self.seeds,
+            self.gaps(),
+            auto_candidates(self.estimators),
+            tuple(scm for scm in self.scms if scm in NINE),
+        )
 
 
-def fits(scm: str, method: str) -> bool:
-    """Whether a model can be asked: an order needs four states, the causal sets need a graph."""
-    if scm in SETS:
-        return method in ("location-scale ×5", "spline ×5", "default")
-    return method != "default, order given" or (scm in PROBLEMS and len(PROBLEMS[scm].state_names) == 4)
+def quick() -> Counterfactuals:
+    """Four SCMs, few rows, one seed and brief training: less than two minutes on one core."""
+    scms = ("b", "f", "cartpole", "triangle-nlin")
+    return Counterfactuals(scms, (400,), 400, 1, estimators=quick_estimators(), name="counterfactuals-quick")
+
+
+def named(wanted: Sequence[str], known: Mapping[str, Any]) -> dict[str, Any]:
+    """The estimators of these names, or all of them where none is named."""
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise CounterpointError(f"there is no method '{unknown[0]}'; choose from {', '.join(known)}")
+    return {name: recipe for name, recipe in known.items() if not wanted or name in wanted}
+
+
+def fingerprint(recipe: Any) -> str:
+    """A hash of a recipe, with a letter before it so that a CSV does not give it back as a number."""
+    return f"r{recipe_hash(recipe)}"
+
+
+def columns_of(scm: str) -> int:
+    """Columns of the state, or variables of the graph."""
+    return len(SETS[scm].names) if scm in SETS else len(TASKS[scm].state_names)
+
+
+def shape_of(scm: str) -> tuple[Any, ...]:
+    """What must agree for two problems to be learned in one stack; a graph is learned alone."""
+    return (scm,) if scm in SETS else (TASKS[scm].state_names, TASKS[scm].actions)
 
 
 def log(scm: str, n: int, seed: int) -> Transitions:
@@ -156,41 +228,39 @@ def log(scm: str, n: int, seed: int) -> Transitions:
     return simulate(task, random_policy(task), n // 20, 20, seed)
 
 
-def run_cell(scm: str, n: int, method: str, seeds: Sequence[int], device: str) -> list[dict[str, Any]]:
-    """Fit one model on one problem for every seed, in one stack, and judge it on rows it has not seen."""
-    recipe, begun = methods()[method], time.perf_counter()
-    if scm in SETS:
-        errors = _causal_set_errors(SETS[scm], recipe, seeds, device)
-    else:
-        jobs = [Job(blind(log(scm, n, derive(seed, "fit"))), seed) for seed in seeds]
-        models = recipe.fit_many(jobs, device=device)
-        seconds = time.perf_counter() - begun
-        errors = [_error(model, scm, seed) for model, seed in zip(models, seeds, strict=True)]
-        begun = time.perf_counter() - seconds
-    seconds = (time.perf_counter() - begun) / len(seeds)
-    return [
-        {"scm": scm, "n": n, "seed": seed, "method": method, "error": e.error, "fresh_error": e.fresh_error,
-         "round_trip": e.round_trip, "seconds": seconds, "recipe": fingerprint(method)}
-        for seed, e in zip(seeds, errors, strict=True)
-    ]  # fmt: skip
-
-
 def blind(rows: Transitions) -> Transitions:
     """Without the noise: no model may see it."""
     return replace(rows, noise=rows.noise[:, :0])
 
 
-def _error(model: Any, scm: str, seed: int) -> CounterfactualError:
-    test = log(scm, TEST_ROWS, derive(seed, "test"))
-    return score(model, questions(TASKS[scm], test, seed), seed)
+def run_pack(pack: Pack, report: Report = silent, device: str = "cpu") -> Rows:
+    """Fit every problem of a pack, in one stack, and judge each model on rows it has not seen."""
+    begun = time.process_time()
+    models = _fitted(pack, device)
+    seconds = (time.process_time() - begun) / len(models)
+    made = {"recipe": fingerprint(pack.recipe), "commit": where()["commit"] or "unknown", "seconds": seconds}
+    found = ((fit, _error(model, fit)) for model, fit in zip(models, pack.fits, strict=True))
+    return [
+        {"scm": scm, "n": n, "seed": seed, "method": pack.method, "error": error.error,
+         "fresh_error": error.fresh_error, "round_trip": error.round_trip, **made}
+        for (scm, n, seed), error in found
+    ]  # fmt: skip
 
 
-def _causal_set_errors(
-    causal: CausalSet, recipe: DensitySCM, seeds: Sequence[int], device: str
-) -> list[CounterfactualError]:
-    tables = [causal.sample(SET_ROWS, derive(seed, "fit"))[0] for seed in seeds]
-    models = fit_graph(recipe, tables, causal.parents, seeds, device=device)
-    return [_set_error(model, causal, seed) for model, seed in zip(models, seeds, strict=True)]
+def _fitted(pack: Pack, device: str) -> list[Any]:
+    scm, seeds = pack.fits[0][0], [seed for _, _, seed in pack.fits]
+    if scm in SETS:
+        tables = [SETS[scm].sample(n, derive(seed, "fit"))[0] for _, n, seed in pack.fits]
+        return fit_graphs(pack.recipe, tables, SETS[scm].parents, seeds, device)
+    jobs = [Job(blind(log(scm, n, derive(seed, "fit"))), seed) for scm, n, seed in pack.fits]
+    return pack.recipe.fit_many(jobs, device=device)
+
+
+def _error(model: Any, fit: tuple[str, int, int]) -> CounterfactualError:
+    scm, _, seed = fit
+    if scm in SETS:
+        return _set_error(model, SETS[scm], seed)
+    return score(model, questions(TASKS[scm], log(scm, TEST_ROWS, derive(seed, "test")), seed), seed)
 
 
 def _set_error(model: Any, causal: CausalSet, seed: int) -> CounterfactualError:
@@ -198,46 +268,28 @@ def _set_error(model: Any, causal: CausalSet, seed: int) -> CounterfactualError:
     x, noise = causal.sample(TEST_ROWS, derive(seed, "test"))
     answers, fresh = [], []
     for variable, value in causal.questions(x):
-        truth = causal.counterfactual(noise, variable, value)
-        answers.append(_distance(model.counterfactual(x, variable, value), truth))
-        fresh.append(_distance(model.sample(len(x), generator(seed, "fresh"), {variable: value}), truth))
-    round_trip = _distance(model.predict(model.abduct(x)).to(x), x)
-    return CounterfactualError(_mean(answers), _mean(fresh), round_trip, float("nan"), ())
+        truth, held = causal.counterfactual(noise, variable, value), {variable: value}
+        answers.append(_distance(model.counterfactual(x, held), truth))
+        fresh.append(_distance(model.sample(len(x), generator(seed, "fresh"), held), truth))
+    round_trip = _distance(model.counterfactual(x, {}), x)
+    return CounterfactualError(fmean(answers), fmean(fresh), round_trip, float("nan"), ())
 
 
 def _distance(left: Float[Tensor, "n x"], right: Float[Tensor, "n x"]) -> float:
     return float((left - right).norm(dim=1).mean())
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+def _seconds(rows: Rows) -> dict[str, Any]:
+    """Processor seconds of a fit: method → scm → rows, the mean over the stack that it was learned in."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for row in rows:
+        found.setdefault(row["method"], {}).setdefault(row["scm"], {})[str(row["n"])] = round(row["seconds"], 3)
+    return found
 
 
-def _is(row: Mapping[str, Any], cell: tuple[str, int, str], seed: int) -> bool:
-    return (row["scm"], int(row["n"]), row["method"], int(row["seed"])) == (*cell, seed)
-
-
-def write_pages(rows: Sequence[Mapping[str, Any]], out: Path) -> None:
-    """The Markdown tables and the figures, one a sample size, of rows that today's recipes made."""
-    rows = [row for row in rows if row["method"] in methods() and row.get("recipe") == fingerprint(row["method"])]
-    text = ["# Counterfactual error against the truth\n", (__doc__ or "").split("\n\n")[1].replace("\n", " "), ""]
-    for n in sorted({int(row["n"]) for row in rows}):
-        some = [row for row in rows if int(row["n"]) == n]
-        text += [
-            f"\n## {n} rows\n",
-            f"Mean of the seeds; `counterpoint bench counterfactuals --n {n}`.\n",
-            _table(some),
-        ]
-        text += ["\nFresh noise on the same models, which is what abduction buys:\n", _table(some, "fresh_error")]
-        text += ["\nSeconds to fit one seed:\n", _table(some, "seconds")]
-        counterfactual_errors(some, out / f"counterfactuals_{n}.png", title=f"Counterfactual error, {n} rows")
-    write_text(out / "counterfactuals.md", "\n".join(text) + "\n")
-
-
-def _table(rows: Sequence[Mapping[str, Any]], quantity: str = "error") -> str:
-    scms = list(dict.fromkeys(row["scm"] for row in rows))
-    lines = []
-    for method in dict.fromkeys(row["method"] for row in rows):
-        mine = {s: [float(r[quantity]) for r in rows if r["scm"] == s and r["method"] == method] for s in scms}
-        lines.append({"method": method, **{s: f"{_mean(v):.3g}" if v else "" for s, v in mine.items()}})
-    return markdown_table(lines)
+def _peers() -> dict[str, str]:
+    """Versions of libraries beside which ours is measured, where they are there."""
+    try:
+        return {"dowhy": metadata.version("dowhy")}
+    except metadata.PackageNotFoundError:
+        return {}

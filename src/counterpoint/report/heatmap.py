@@ -14,6 +14,9 @@ from counterpoint.report.style import GREY, canvas
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+CROWDED = 6
+"""More SCMs than this leave room for two digits of an error and for slanted names alone."""
+
 
 def counterfactual_errors(
     rows: Sequence[Row],
@@ -36,7 +39,8 @@ def counterfactual_errors(
         image = axes.imshow(_clipped(errors), cmap="viridis", aspect="auto", norm=LogNorm(*_colour_range(errors)))
         for line, column in np.ndindex(*errors.shape):
             _error_cell(axes, line, column, errors, image)
-        axes.set_xticks(range(len(scms)), [_wrapped(scm, 65 // len(scms)) for scm in scms])
+        crowded = len(scms) > CROWDED
+        axes.set_xticks(range(len(scms)), [_wrapped(scm, 65 // len(scms)) for scm in scms], rotation=40 * crowded)
         axes.set_yticks(range(len(methods)), methods)
         axes.set_xlabel("known SCM")
         axes.tick_params(length=0)
@@ -80,6 +84,7 @@ def _error_cell(axes: "Axes", line: int, column: int, errors: np.ndarray, image:
     best = error == np.nanmin(errors[:, column])
     dark = image.norm(max(error, image.norm.vmin)) < 0.6
     weight = "bold" if best else "normal"
+    number = f"{error:.2g}".removeprefix("0") if errors.shape[1] > CROWDED else f"{error:.3g}"
     axes.text(
-        column, line, f"{error:.3g}", ha="center", va="center", color="white" if dark else "black", fontweight=weight
+        column, line, number or "0", ha="center", va="center", color="white" if dark else "black", fontweight=weight
     )

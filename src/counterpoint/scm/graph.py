@@ -34,9 +34,9 @@ class GraphSCM:
         """What the members make of this noise, combined; the variables in `held` are fixed at their value."""
         return interquartile_mean(self.law.predict(noise[..., :0], noise, held))
 
-    def counterfactual(self, x: Float[Tensor, "n x"], variable: int, value: float) -> Float[Tensor, "n x"]:
-        """What the same rows would have been under do(x_variable = value)."""
-        return self.predict(self.abduct(x), {variable: value}).to(x)
+    def counterfactual(self, x: Float[Tensor, "n x"], held: dict[int, float]) -> Float[Tensor, "n x"]:
+        """What the same rows would have been with the variables in `held` at their values."""
+        return self.predict(self.abduct(x), held).to(x)
 
     def sample(self, count: int, random: torch.Generator, held: dict[int, float] | None = None) -> Float[Tensor, "n x"]:
         """Fresh rows, the same noise for every member."""
