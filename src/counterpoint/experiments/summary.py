@@ -23,6 +23,7 @@ from counterpoint.evaluation.statistics import (
 )
 from counterpoint.methods.arms import PAPER_NAMES
 from counterpoint.report.figures import paired_differences, returns_by_size
+from counterpoint.report.headline import Headline
 from counterpoint.report.paper import paper_returns_by_size
 from counterpoint.report.results import Row, markdown_table
 
@@ -88,9 +89,24 @@ def write_summary(
     if compared:
         figures.append(f"{name}-differences.png")
         paired_differences(compared, out / figures[-1])
-    text = "\n\n".join([f"# {name}", *_sections(rows, compared, failures), *(f"![{f}]({f})" for f in figures)])
+    told = _headline(rows, comparisons, paper) if paper else []
+    sections = _sections(rows, compared, failures)
+    text = "\n\n".join([f"# {name}", *told[:1], *sections, *told[1:], *(f"![{f}]({f})" for f in figures)])
     write_text(out / f"{name}.md", f"{text}\n")
     return out / f"{name}.md"
+
+
+def _headline(rows: Sequence[Row], comparisons: Comparisons, behaviour: str) -> list[str]:
+    """In words, and its comparisons: our methods against the paper's baselines, all of its arms but CTRL_g."""
+    baselines = {point["method"] for point in paper_returns_by_size(behaviour)} - set(PAPER_NAMES.values())  # pyright: ignore[reportArgumentType]
+    ours = list(dict.fromkeys(method for method, _ in comparisons))
+    others = list(dict.fromkeys(baseline for _, baseline in comparisons if baseline in baselines))
+    scores = {(m, str(n)): _scores(rows, m, n, SELECTED) for m in (*ours, *others) for n in _sizes(rows)}
+    found = Headline.of({key: own for key, own in scores.items() if own}, ours, others)
+    if not found.comparisons:
+        return []
+    heading = "## Headline comparisons by number of trials, intervals that hold together"
+    return [found.text("at {} trials"), heading, found.table()]
 
 
 def _sections(rows: Sequence[Row], compared: Sequence[Row], failures: Sequence[Row]) -> list[str]:

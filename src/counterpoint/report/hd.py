@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from counterpoint.evaluation.statistics import Interval, interval, paired_difference
+from counterpoint.report.headline import Headline
 from counterpoint.report.paper import paper_returns_by_gravity
 from counterpoint.report.results import Row, markdown_table, require_columns
 from counterpoint.report.style import BLUE, GREY, VERMILLION, canvas, legend_once
@@ -27,17 +28,32 @@ def hd_page(rows: Sequence[Row], behaviour: Behaviour, name: str) -> str:
     require_columns(rows, NEEDED, "HD rows")
     planets, methods = _unique(rows, "planet"), _unique(rows, "method")
     seeds = len({row["seed"] for row in rows})
+    headline = _headline(rows, behaviour)
     text = [
         f"# {name}: one policy learned from five gravities, judged on each\n",
+        *([f"{headline.text('on {}')}\n"] if headline.comparisons else []),
         f"Mean return over {seeds} seeds (`counterpoint reproduce {name}`); the paper's are read off its figure.\n",
         markdown_table(means(rows), formats=dict.fromkeys((*planets, "mean"), ".0f")),
         "\n## The paper's\n",
         markdown_table(_paper(behaviour, planets), formats=dict.fromkeys((*planets, "mean"), ".0f")),
         "\n## Paired differences of the mean over planets, with 95% intervals\n",
         markdown_table(_differences(rows, methods)),
+        *(["\n## Headline comparisons, intervals that hold together\n", headline.table()] * bool(headline.comparisons)),
         "",
     ]
     return "\n".join(text)
+
+
+def _headline(rows: Sequence[Row], behaviour: Behaviour) -> Headline:
+    """The personal methods against the paper's others, on every planet and over all."""
+    methods, paper = _unique(rows, "method"), {row["method"] for row in paper_returns_by_gravity(behaviour)}
+    ours = [method for method in methods if method.startswith("CTRL_p")]
+    baselines = [name for name in methods if name not in ours and PAPER.get(name, name) in paper]
+    scores = {(row["method"], row["planet"]): {} for row in rows}
+    for row in rows:
+        scores[row["method"], row["planet"]][row["seed"]] = float(row["return_selected"])
+    scores |= {(method, "their mean"): _over_planets(rows, method) for method in methods}
+    return Headline.of(scores, ours, baselines)
 
 
 def means(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -63,9 +79,13 @@ def _paper(behaviour: Behaviour, planets: Sequence[str]) -> list[dict[str, Any]]
 
 def by_seed(rows: Sequence[Row], method: str) -> np.ndarray:
     """Every seed's mean over the planets, in order of seeds."""
+    return np.array(list(_over_planets(rows, method).values()))
+
+
+def _over_planets(rows: Sequence[Row], method: str) -> dict[int, float]:
     own = [row for row in rows if row["method"] == method]
     seeds = sorted({row["seed"] for row in own})
-    return np.array([fmean(row["return_selected"] for row in own if row["seed"] == seed) for seed in seeds])
+    return {seed: fmean(row["return_selected"] for row in own if row["seed"] == seed) for seed in seeds}
 
 
 def _differences(rows: Sequence[Row], methods: Sequence[str]) -> list[dict[str, str]]:
