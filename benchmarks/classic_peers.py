@@ -130,7 +130,7 @@ class Peers:
 
     def write(self, rows: list[dict[str, Any]], cells: int, failures: int) -> None:
         """The files of a run, and its figures on the screen."""
-        write_csv(rows, self.out / "classic_peers.csv", COLUMNS)
+        write_csv(rows, self.out / "classic_peers.csv", (*COLUMNS, "seconds"))
         record = {"updates": self.updates, "online_steps": self.online_steps, "episodes": self.episodes}
         record |= {"seeds": self.seeds, "cells": cells, "finished": len(rows), "failed": failures}
         write_json({**record, **provenance()}, self.out / "classic_peers.settings.json")

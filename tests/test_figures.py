@@ -243,8 +243,10 @@ def test_provenance_names_versions_but_no_place() -> None:
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 def test_commit_is_that_of_the_checkout_that_tracks_the_package(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.delenv("COUNTERPOINT_COMMIT", raising=False)
-    module = tmp_path / "results.py"
-    module.write_text("one\n")
+    module, table = tmp_path / "package" / "report" / "results.py", tmp_path / "table.csv"
+    module.parent.mkdir(parents=True)
+    for each in (module, table):
+        each.write_text("one\n")
     monkeypatch.setattr(results, "__file__", str(module))
     assert results._commit() is None
 
@@ -257,13 +259,32 @@ def test_commit_is_that_of_the_checkout_that_tracks_the_package(tmp_path: Path, 
     git("init", "-q")
     git("commit", "-q", "--allow-empty", "-m", "first")
     assert results._commit() is None  # in a checkout, but not tracked by it
-    git("add", "results.py")
+    git("add", ".")
     git("commit", "-q", "-m", "second")
     git("tag", "-a", "v1", "-m", "an annotated tag must not stand in for the commit")
     assert results._commit() == git("rev-parse", "HEAD")
+    table.write_text("two\n")
+    assert results._commit() == git("rev-parse", "HEAD"), "a run that writes its tables does not edit its code"
     module.write_text("two\n")
     assert results._commit() == git("rev-parse", "HEAD") + "-dirty"
     monkeypatch.setattr(subprocess, "run", lambda *args, **kw: (_ for _ in ()).throw(FileNotFoundError("git")))
     assert results._commit() is None
     monkeypatch.setenv("COUNTERPOINT_COMMIT", "told")
     assert results._commit() == "told", "a copy without history is told its commit"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("12ab", "12ab", True),
+        ("12ab", "12abcdef", True),
+        ("12abcdef-dirty", "12ab-dirty", True),
+        ("12ab", "12ab-dirty", False),
+        ("12ab", "12ac", False),
+        ("12ab", None, False),
+        (None, None, True),
+    ],
+)
+def test_one_commit_may_be_told_in_fewer_digits(one: str | None, other: str | None, same: bool) -> None:
+    assert results.same_commit(one, other) == same
+    assert results.same_commit(other, one) == same

@@ -8,7 +8,7 @@ import tyro
 
 from counterpoint.artifacts import device_of
 from counterpoint.commands.console import say
-from counterpoint.commands.reproduce import Executors, watching_cells
+from counterpoint.commands.watching import Executors, watching_cells
 from counterpoint.errors import CounterpointError, require
 from counterpoint.experiments.counterfactuals import Counterfactuals, named
 from counterpoint.experiments.counterfactuals import quick as quick_counterfactuals
@@ -16,6 +16,7 @@ from counterpoint.experiments.evaluation import EvaluationBenchmark, repetitions
 from counterpoint.experiments.evaluation import quick as quick_evaluation
 from counterpoint.experiments.executors import Auto
 from counterpoint.experiments.groups import GroupAccuracy
+from counterpoint.experiments.groups import quick as quick_groups
 from counterpoint.experiments.tumour import TumourBenchmark, forecasters, quick
 
 
@@ -121,13 +122,20 @@ class BenchGroups:
     """Folder for the results; started again, it goes on where it was."""
     seeds: int = 10
     """Logs."""
+    quick: bool = False
+    """One log of few subjects: a minute. Results go to groups-quick."""
     executor: tyro.conf.OmitArgPrefixes[Executors] = Auto()
     """Where the work is done; the numbers do not depend on it."""
 
     def execute(self) -> None:
+        benchmark = self.benchmark()
         with watching_cells() as report:
-            rows = GroupAccuracy(seeds=self.seeds).run(self.out, self.executor, report)
-        say(f"{len(rows)} rows in {self.out / 'groups.csv'}, a table in {self.out / 'groups.md'}")
+            rows = benchmark.run(self.out, self.executor, report)
+        say(f"{len(rows)} rows in {self.out / benchmark.name}.csv, a table in {self.out / benchmark.name}.md")
+
+    def benchmark(self) -> GroupAccuracy:
+        """What the options describe."""
+        return quick_groups() if self.quick else GroupAccuracy(seeds=self.seeds)
 
 
 @dataclass(frozen=True)
@@ -184,3 +192,7 @@ class Bench:
 
     def execute(self) -> None:
         self.what.execute()
+
+    def described(self) -> Counterfactuals | TumourBenchmark | GroupAccuracy | EvaluationBenchmark:
+        """The benchmark that the options describe."""
+        return self.what.benchmark()

@@ -1,20 +1,16 @@
 """`counterpoint reproduce`: experiments as grids that can be killed, restarted and spread out."""
 
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Literal
 
 import tyro
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
-from rich.text import Text
 
 from counterpoint.artifacts import device_of
-from counterpoint.commands.console import CONSOLE, say, show
+from counterpoint.commands.console import say, show
 from counterpoint.commands.sepsis import demo_cohort, report_of
+from counterpoint.commands.watching import Executors, watching_cells
 from counterpoint.errors import CounterpointError
 from counterpoint.experiments.ablations import (
     ablation_comparisons,
@@ -25,8 +21,8 @@ from counterpoint.experiments.ablations import (
 )
 from counterpoint.experiments.classic import COLUMNS as CLASSIC_COLUMNS
 from counterpoint.experiments.classic import Classic, quick_problems
-from counterpoint.experiments.executors import Auto, InProcess, Joblib, Ray, Report
-from counterpoint.experiments.grid import Grid
+from counterpoint.experiments.executors import Auto, Ray
+from counterpoint.experiments.grid import Grid, Protocol
 from counterpoint.experiments.hd import HD, HD_PROTOCOL, hd_arms, quick_hd_arms
 from counterpoint.experiments.runner import Ran, run
 from counterpoint.experiments.sd import quick_sd, sd, sd_comparisons
@@ -39,13 +35,11 @@ from counterpoint.report.hd import means
 from counterpoint.report.sepsis import nothing_judged, policy_lines
 from counterpoint.tasks.cartpole import PLANETS
 
-Experiment = Literal["sd", "sd-nonrandom", "hd", "hd-nonrandom", "ablations", "search-ablations", "classic", "sepsis"]
-Executors = (
-    Annotated[Auto, tyro.conf.subcommand("auto", description="a process for every core, or all here with a GPU")]
-    | Annotated[InProcess, tyro.conf.subcommand("in-process", description="all in this process")]
-    | Annotated[Joblib, tyro.conf.subcommand("joblib", description="processes on this machine")]
-    | Annotated[Ray, tyro.conf.subcommand("ray", description="a Ray cluster")]
-)
+Experiment = Literal[
+    "all", "sd", "sd-nonrandom", "hd", "hd-nonrandom", "ablations", "search-ablations", "classic", "sepsis"
+]  # fmt: skip
+QUICK_SEEDS, QUICK_PATIENTS, QUICK_EPISODES = 2, 300, 10
+"""With --quick: seeds, synthetic patients, and episodes that a policy is tried in."""
 CPU_SAVES, GPU_SAVES = 5.0, 60.0
 """Seconds between two checkpoints: a stack of a hundred networks on a GPU is quick to train and slow to write."""
 
@@ -56,19 +50,21 @@ class Reproduce:
 
     experiment: tyro.conf.Positional[Experiment]
     """sd (Figure 2a), hd (Figure 2b), sd-nonrandom and hd-nonrandom (their twins in the appendix), ablations of CTRL_g
-    and of the search inside its SCM, classic (the search in Gymnasium's environments), sepsis (Figure 3)."""
+    and of the search inside its SCM, classic (the search in Gymnasium's environments), sepsis (Figure 3); all of them,
+    with `counterpoint bench`."""
     out: Path = Path("results")
     """Folder for <experiment>.csv, .md, .png and .settings.json; cells and checkpoints lie in <experiment>/."""
     quick: bool = False
     """Small networks, few seeds, two sizes: minutes on two cores. Results go to <experiment>-quick."""
     seeds: int | None = None
-    """Data sets and training seeds; 20 (classic: 10), or 3 with --quick."""
+    """Data sets and training seeds; 20 (classic and sepsis: 10), or 2 with --quick."""
     methods: tuple[str, ...] = ()
     """Some of the methods; all where none is named."""
     trials: tuple[int, ...] = ()
     """Logged trials a data set has, other sizes than the experiment's."""
     random_action_share: float = RANDOM_ACTION_SHARE
-    """Share of random actions in the logs of sd-nonrandom; with few of them, logs hold no failures to learn from."""
+    """Share of random actions in non-random logs; with few of them, logs hold no failures to learn from. Results with
+    another share than 0.7 go to <experiment>-<percent>."""
     cohort: str = "synthetic"
     """Of sepsis: synthetic, whose truth is known; demo, of MIMIC-III's open demo; or a file of `counterpoint mimic` or
     `counterpoint cohort`."""
@@ -76,6 +72,13 @@ class Reproduce:
     """Of sepsis' synthetic cohort: 1,565, or 300 with --quick; the paper has 15,656."""
     raw: Path | None = None
     """Of sepsis' demo: its raw folder; the variable COUNTERPOINT_MIMIC_DEMO where none is given."""
+    plan: bool = False
+    """Of all: print what is done, what is left and how long it takes, and stop."""
+    keep: bool = False
+    """Of all: go on in a folder with results of another commit."""
+    side_by_side: int = 1
+    """Of all: parts that run at the same time, each in a process of its own; on a GPU they share the card, best under
+    MPS."""
     device: str = "auto"
     """cpu, cuda or auto."""
     pack_size: int | None = None
@@ -84,6 +87,11 @@ class Reproduce:
     """Where the work is done; the rows do not depend on it."""
 
     def execute(self) -> None:
+        if self.experiment == "all":
+            self._all()
+            return
+        if self.plan or self.keep or self.side_by_side != 1:
+            raise CounterpointError(f"{self.experiment} has neither --plan nor --keep nor --side-by-side; only all has")
         if self.experiment == "sepsis":
             self._sepsis()
             return
@@ -102,9 +110,30 @@ class Reproduce:
             ran = run(grid, self.out, self.executor, self.device, report, GPU_SAVES if self._on_gpu() else CPU_SAVES)
         self._conclude(grid, ran)
 
+    def described(self) -> Grid | HD | Classic | Sepsis:
+        """The experiment that the options describe."""
+        if self.experiment == "sepsis":
+            return self.sepsis()
+        if self.experiment == "classic":
+            return self.classic()
+        return self.hd() if self.experiment in ("hd", "hd-nonrandom") else self.grid()
+
+    def _all(self) -> None:
+        """Every part, one after the other or side by side."""
+        # Its parts are commands, this one among them.
+        from counterpoint.commands.reproduce_all import ReproduceAll
+
+        everything = ReproduceAll(self.out, self.quick, self.device, self.executor, self.side_by_side, self.keep)
+        mine = replace(Reproduce("all"), plan=self.plan, **{f.name: getattr(self, f.name) for f in fields(everything)})
+        if mine != self:
+            raise CounterpointError("all takes its parts as they are; for other seeds, methods or logs run one alone")
+        everything.show_plan()
+        if not self.plan:
+            everything.run()
+
     def grid(self) -> Grid:
         """The grid that the options describe."""
-        seeds = self.seeds if self.seeds is not None else 3 if self.quick else 20
+        seeds = self.seeds if self.seeds is not None else QUICK_SEEDS if self.quick else 20
         if seeds < 2:
             raise CounterpointError(f"{seeds} seeds give no interval; set --seeds to 2 or more")
         pack_size = self.pack_size if self.pack_size is not None else 0 if self._on_gpu() else seeds
@@ -131,15 +160,15 @@ class Reproduce:
 
     def hd(self) -> HD:
         """The experiment with five gravities that the options describe."""
-        seeds = self.seeds if self.seeds is not None else 3 if self.quick else 20
+        seeds = self.seeds if self.seeds is not None else QUICK_SEEDS if self.quick else 20
         arms = (quick_hd_arms if self.quick else hd_arms)()
         unknown = [name for name in self.methods if name not in arms]
         if unknown:
             raise CounterpointError(f"there is no method '{unknown[0]}'; choose from {', '.join(arms)}")
         chosen = {name: arm for name, arm in arms.items() if not self.methods or name in self.methods}
         behaviour = "random" if self.experiment == "hd" else "non-random"
-        protocol = replace(HD_PROTOCOL, random_action_share=self.random_action_share)
-        return HD(behaviour, chosen, seeds, protocol=protocol, suffix="-quick" if self.quick else "")
+        suffix = self._name().removeprefix(self.experiment)
+        return HD(behaviour, chosen, seeds, protocol=self._protocol(HD_PROTOCOL), suffix=suffix)
 
     def _classic(self) -> None:
         """Search in Gymnasium's environments, which are no grid of one task's trials."""
@@ -153,7 +182,7 @@ class Reproduce:
 
     def classic(self) -> Classic:
         """The experiment with Gymnasium's environments that the options describe."""
-        seeds = self.seeds if self.seeds is not None else 3 if self.quick else 10
+        seeds = self.seeds if self.seeds is not None else QUICK_SEEDS if self.quick else 10
         if seeds < 1:
             raise CounterpointError(f"{seeds} seeds are nothing to run; set --seeds to 1 or more")
         return Classic(quick_problems(), seeds, name="classic-quick") if self.quick else Classic(seeds=seeds)
@@ -177,13 +206,14 @@ class Reproduce:
         """The experiment with septic patients that the options describe."""
         cohort, seeds = self._cohort(), self.seeds
         arms = quick_sepsis_arms() if self.quick else SepsisArms()
-        seeds = seeds if seeds is not None else 3 if self.quick else 10 if isinstance(cohort, SyntheticPatients) else 1
+        usual = QUICK_SEEDS if self.quick else 10 if isinstance(cohort, SyntheticPatients) else 1
+        seeds = seeds if seeds is not None else usual
         arms = replace(arms, policies=self.methods or arms.policies)
         return Sepsis(cohort, arms, seeds, trials=500 if self.quick else 2000, name="sepsis" + "-quick" * self.quick)
 
     def _cohort(self) -> Cohort:
         if self.cohort == "synthetic":
-            return SyntheticPatients(self.patients or (300 if self.quick else PATIENTS // 10))
+            return SyntheticPatients(self.patients or (QUICK_PATIENTS if self.quick else PATIENTS // 10))
         if self.patients is not None:
             raise CounterpointError("--patients is for the synthetic cohort; a table has those that it has")
         return TableCohort.of(demo_cohort(self.raw, self.out) if self.cohort == "demo" else Path(self.cohort))
@@ -204,8 +234,17 @@ class Reproduce:
         for trials in self.trials:
             if not 1 <= trials <= most:
                 raise CounterpointError(f"a log has 1 to {most} trials, not {trials}; choose --trials in between")
-        protocol = replace(grid.protocol, random_action_share=self.random_action_share)
-        return replace(grid, trials=tuple(dict.fromkeys(self.trials)) or grid.trials, protocol=protocol)
+        sizes = tuple(dict.fromkeys(self.trials)) or grid.trials
+        return replace(grid, name=self._name(), trials=sizes, protocol=self._protocol(grid.protocol))
+
+    def _protocol(self, usual: Protocol) -> Protocol:
+        episodes = QUICK_EPISODES if self.quick else usual.evaluation_trials
+        return replace(usual, random_action_share=self.random_action_share, evaluation_trials=episodes)
+
+    def _name(self) -> str:
+        """What the files are called: logs with another share of random actions are another experiment."""
+        other = self.experiment.endswith("nonrandom") and self.random_action_share != RANDOM_ACTION_SHARE
+        return self.experiment + f"-{100 * self.random_action_share:g}" * other + "-quick" * self.quick
 
     def _on_gpu(self) -> bool:
         """A cluster's workers may have the GPU that this machine lacks."""
@@ -230,40 +269,3 @@ class Reproduce:
             raise CounterpointError(
                 f"{len(failures)} of {len(grid.cells())} cells failed; run the same command again to try them once more"
             )
-
-
-class TimeLeft(ProgressColumn):
-    """What is still to do will take as long as what was done since the start."""
-
-    def render(self, task: Any) -> Text:
-        ran, spent = task.completed - task.fields["before"], task.fields["spent"]
-        if ran <= 0 or not spent:
-            return Text("…", no_wrap=True)
-        left = spent / ran * (task.total - task.completed) - (task.elapsed - spent)
-        return Text(f"{timedelta(seconds=max(round(left), 0))} left", no_wrap=True)
-
-
-@contextmanager
-def watching_cells() -> Iterator[Report]:
-    """One bar over the cells, which starts at those already done, and one for what is trained in this process."""
-    columns = (
-        TextColumn("{task.description:<28}"),
-        BarColumn(16),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeLeft(),
-    )
-    with Progress(*columns, console=CONSOLE) as bars:
-        shown: dict[bool, tuple[str, Any]] = {}
-
-        def report(name: str, done: int, total: int) -> None:
-            before, bar = shown.get(name == "cells", ("", None))
-            if before != name:
-                if bar is not None:
-                    bars.remove_task(bar)
-                bar = bars.add_task(name, total=total, completed=done, before=done, spent=None)
-                shown[name == "cells"] = name, bar
-            task = next(task for task in bars.tasks if task.id == bar)
-            bars.update(bar, completed=done, spent=task.elapsed)
-
-        yield report

@@ -4,10 +4,9 @@ Reward and end are the task's known functions or, by a second method, learned fr
 MountainCar holds no goal, so what is learned from it foresees none and every policy is worth the same: the second
 method is for the pendulum alone.
 
-A row is (method, environment, rows, seed, return_true, return_in_model, seconds): the true return is the mean over
-whole episodes in the environment, the other the same policy's in the model it was searched in. All seeds of an
-environment and a number of rows are learned in one stack; every finished cell is a file of its own, so a killed run
-goes on.
+A row is (method, environment, rows, seed, return_true, return_in_model): the true return is the mean over whole
+episodes in the environment, the other the same policy's in the model it was searched in. All seeds of an environment
+and a number of rows are learned in one stack; every finished cell is a file of its own, so a killed run goes on.
 """
 
 import shutil
@@ -35,7 +34,7 @@ from counterpoint.policies.rules import OrderedDose, ScoredActions
 from counterpoint.policies.search import Search
 from counterpoint.policies.searched import SearchedPolicy
 from counterpoint.report.figures import returns_by_environment
-from counterpoint.report.results import Row, provenance, ran_on, read_csv, where, write_csv, write_json
+from counterpoint.report.results import Row, provenance, ran_on, read_csv, seconds_by, where, write_csv, write_json
 from counterpoint.scm.density import DensitySCM
 from counterpoint.seeding import derive
 from counterpoint.settings import Count, Positive, Widths, check_settings
@@ -44,7 +43,7 @@ from counterpoint.tasks.base import Task
 from counterpoint.tasks.classic import Acrobot, ClassicControl, MountainCar, Pendulum
 from counterpoint.tasks.stack import TaskStack
 
-COLUMNS = ("method", "environment", "rows", "seed", "return_true", "return_in_model", "seconds")
+COLUMNS = ("method", "environment", "rows", "seed", "return_true", "return_in_model")
 METHOD, LEARNED_METHOD = "Search", "Search, learned reward and end"
 SIZES = (1000, 2000, 5000)
 MODEL = DensitySCM(Gaussian(), likelihood=Likelihood(Schedule(steps=3000, rate="one-cycle"), learning_rate=5e-3))
@@ -173,11 +172,12 @@ class Classic:
     def _write(self, out: Path) -> list[dict[str, Any]]:
         """The files of a run from its cells."""
         found = [_read(out / self.name, pack, seed) for pack in self.packs() for seed in pack.seeds]
-        rows = [{column: row[column] for column in COLUMNS} for row in found if row is not None]
+        cells = [row for row in found if row is not None]
+        rows = [{column: row[column] for column in COLUMNS} for row in cells]
         write_csv(rows, out / f"{self.name}.csv", COLUMNS)
         settings: dict[str, Any] = {"problems": {name: encode(each) for name, each in self.problems.items()}}
         settings |= {"seeds": self.seeds, "first_seed": self.first_seed, "episodes": self.episodes}
-        settings["ran_on"] = ran_on(row for row in found if row is not None)
+        settings |= {"ran_on": ran_on(cells), "seconds": seconds_by(cells, "environment")}
         write_json({**settings, **provenance()}, out / f"{self.name}.settings.json")
         if rows:
             returns_by_environment([*rows, *_peers(out, self.problems)], out / f"{self.name}.png")
@@ -217,7 +217,7 @@ def _in_model(policy: Any) -> float:
 
 def _read(folder: Path, pack: Pack, seed: int) -> dict[str, Any] | None:
     """What a finished cell left behind; None where there is nothing whole."""
-    rows = read_rows(_path(folder, pack, seed), COLUMNS)
+    rows = read_rows(_path(folder, pack, seed), (*COLUMNS, "seconds"))
     return {**rows[0], "environment": pack.environment} if rows else None
 
 

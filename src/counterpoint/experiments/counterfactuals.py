@@ -39,7 +39,7 @@ from counterpoint.experiments.grid import code_version
 from counterpoint.experiments.peers_dowhy import DoWhyGCM, check_installed
 from counterpoint.report.counterfactuals import COLUMNS, Expected, counterfactuals_page
 from counterpoint.report.heatmap import counterfactual_errors
-from counterpoint.report.results import provenance, where, write_csv, write_json
+from counterpoint.report.results import made_by, provenance, where, write_csv, write_json
 from counterpoint.seeding import derive, generator
 from counterpoint.settings import Count, Positive, Widths, check_settings
 from counterpoint.simulation.trials import random_policy, simulate
@@ -154,19 +154,25 @@ class Counterfactuals:
         named, failures = lambda pack: f"{pack.method} on {pack.fits[0][0]}", out / f"{self.name}.failures.txt"
         work = partial(run_pack, device=device)
         failed = carry_out(left, work, keep, named, len(packs), failures, executor, report)
-        found = [row for pack in packs for row in read_rows(folder / f"{pack.key}.json", COLUMNS) or ()]
+        found = [read_rows(folder / f"{pack.key}.json", COLUMNS) or [] for pack in packs]
         rows = self._write(found, out, command or "Counterfactuals().run")
         refuse_failures(failed, len(packs), "packs")
         return rows
 
-    def _write(self, found: Rows, out: Path, command: str) -> Rows:
+    def _write(self, packs: Sequence[Rows], out: Path, command: str) -> Rows:
         """The files of a run from its packs, in the order of the table and not of the work."""
         places = [(s, n, m) for s, n in self.problems() for m in self.estimators]
         order = {place: number for number, place in enumerate(places)}
-        rows = sorted(found, key=lambda row: (order[row["scm"], row["n"], row["method"]], row["seed"]))
+        rows = sorted(
+            (row for pack in packs for row in pack),
+            key=lambda row: (order[row["scm"], row["n"], row["method"]], row["seed"]),
+        )
         write_csv(rows, out / f"{self.name}.csv", COLUMNS)
         write_json(_seconds(rows), out / f"{self.name}.seconds.json")
-        write_json({**encode(self), **provenance(), **_peers()}, out / f"{self.name}.settings.json")
+        made = made_by(
+            [[{**pack[0], "seconds": sum(row["seconds"] for row in pack)}] for pack in packs if pack], "method"
+        )
+        write_json({**encode(self), **made, **provenance(), **_peers()}, out / f"{self.name}.settings.json")
         if rows:
             write_text(out / f"{self.name}.md", counterfactuals_page(rows, self.expected(), command))
             self._draw(rows, out)
@@ -238,7 +244,8 @@ def run_pack(pack: Pack, report: Report = silent, device: str = "cpu") -> Rows:
     begun = time.process_time()
     models = _fitted(pack, device)
     seconds = (time.process_time() - begun) / len(models)
-    made = {"recipe": fingerprint(pack.recipe), "commit": where()["commit"] or "unknown", "seconds": seconds}
+    made = {**where(), "recipe": fingerprint(pack.recipe), "seconds": seconds}
+    made["commit"] = made["commit"] or "unknown"
     found = ((fit, _error(model, fit)) for model, fit in zip(models, pack.fits, strict=True))
     return [
         {"scm": scm, "n": n, "seed": seed, "method": pack.method, "error": error.error,

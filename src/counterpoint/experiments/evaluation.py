@@ -4,6 +4,7 @@ A row is (task, estimator, policy, repetition, estimate, low, high, truth, verdi
 file of its own, and so are the true values of its policies, so that a killed run goes on.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -19,11 +20,12 @@ from counterpoint.experiments.executors import Executor, InProcess, Report, sile
 from counterpoint.experiments.grid import code_version
 from counterpoint.experiments.known_policies import GROUNDS, Ground
 from counterpoint.report.evaluation_bench import COLUMNS, evaluation_bench_figure, evaluation_bench_page
-from counterpoint.report.results import provenance, write_csv, write_json
+from counterpoint.report.results import made_by, provenance, where, write_csv, write_json
 from counterpoint.seeding import derive
 from counterpoint.settings import Count, Positive, check_settings
 
-TRUTH = ("policy", "truth", "silent")
+TRUTH, KEPT = ("policy", "truth", "silent"), (*COLUMNS, "seconds")
+"""What the rows of a finished cell have."""
 Rows = list[dict[str, Any]]
 
 
@@ -91,31 +93,40 @@ class EvaluationBenchmark:
         """Run what is not done yet; write `<name>.csv`, `.md`, `.png` and `.settings.json`."""
         folder = out / self.name / "cells"
         truths = list(dict.fromkeys(cell.truth for cell in self.cells()))
-        self._carry_out(truths, find_truth, TRUTH, folder, executor, report)
-        self._carry_out(self.cells(), run_cell, COLUMNS, folder, executor, report)
+        failed = _carry_out(truths, find_truth, TRUTH, folder, executor, report)
         known = {cell.task: _kept(folder, cell, TRUTH) for cell in truths}
-        rows = [_judged(row, known[cell.task]) for cell in self.cells() for row in _kept(folder, cell, COLUMNS)]
-        write_csv(rows, out / f"{self.name}.csv", COLUMNS)
-        write_json({**encode(self), **provenance()}, out / f"{self.name}.settings.json")
-        write_text(out / f"{self.name}.md", evaluation_bench_page(rows, command or "EvaluationBenchmark().run"))
-        evaluation_bench_figure(rows, out / f"{self.name}.png")
+        asked = [cell for cell in self.cells() if known[cell.task]]
+        failed += _carry_out(asked, run_cell, KEPT, folder, executor, report)
+        cells = [[_judged(row, known[cell.task]) for row in _kept(folder, cell, KEPT)] for cell in asked]
+        rows = self._write(out, cells, command)
+        refuse_failures(failed, len(truths) + len(self.cells()), "cells")
         return rows
 
-    def _carry_out(
-        self, cells: Sequence[Any], work: Callable[..., Rows], columns: Sequence[str], folder: Path,
-        executor: Executor, report: Report,
-    ) -> None:  # fmt: skip
-        left = [cell for cell in cells if read_rows(folder / f"{cell.key}.json", columns) is None]
-        keep = lambda cell, rows: write_rows(folder / f"{cell.key}.json", rows)
-        failures = folder.parent.parent / f"{self.name}.failures.txt"
-        failed = carry_out(left, work, keep, lambda cell: cell.task, len(cells), failures, executor, report)
-        refuse_failures(failed, len(cells), "cells")
+    def _write(self, out: Path, cells: Sequence[Rows], command: str) -> Rows:
+        """The files of a run from its cells; a task whose policies could not be valued has none."""
+        rows = [row for cell in cells for row in cell]
+        write_csv(rows, out / f"{self.name}.csv", COLUMNS)
+        write_json({**encode(self), **made_by(cells, "task"), **provenance()}, out / f"{self.name}.settings.json")
+        if rows:
+            write_text(out / f"{self.name}.md", evaluation_bench_page(rows, command or "EvaluationBenchmark().run"))
+            evaluation_bench_figure(rows, out / f"{self.name}.png")
+        return rows
 
 
 def quick() -> EvaluationBenchmark:
     """One task that needs no extra, two logs: less than a minute."""
     judging = Judging(others=(), draws=200, critic_draws=20)
     return EvaluationBenchmark({"tumour": 2}, trials=1000, judging=judging, name="evaluation-quick")
+
+
+def _carry_out(
+    cells: Sequence[Any], work: Callable[..., Rows], columns: Sequence[str], folder: Path, executor: Executor,
+    report: Report,
+) -> list[str]:  # fmt: skip
+    left = [cell for cell in cells if read_rows(folder / f"{cell.key}.json", columns) is None]
+    keep = lambda cell, rows: write_rows(folder / f"{cell.key}.json", rows)
+    failures = folder.parent / f"{work.__name__}.failures.txt"
+    return carry_out(left, work, keep, lambda cell: cell.task, len(cells), failures, executor, report)
 
 
 @lru_cache(maxsize=1)
@@ -135,7 +146,7 @@ def find_truth(cell: TruthCell, report: Report = silent) -> Rows:
 
 def run_cell(cell: Cell, report: Report = silent) -> Rows:
     """A row for every policy and estimator; the true values are filled in from their own file."""
-    ground = _ground(cell.task)
+    begun, ground = time.perf_counter(), _ground(cell.task)
     rows = ground.log(derive(cell.repetition, "log", cell.task))
     found: Rows = []
     for name, policy in ground.policies.items():
@@ -151,7 +162,7 @@ def run_cell(cell: Cell, report: Report = silent) -> Rows:
                  "strayed": told and told.strayed}
             )  # fmt: skip
         report("policies", len(found), len(ground.policies) * len(said.estimates))
-    return found
+    return [{**row, "seconds": time.perf_counter() - begun, **where()} for row in found]
 
 
 def _kept(folder: Path, cell: TruthCell | Cell, columns: Sequence[str]) -> Rows:

@@ -57,8 +57,8 @@ class Protocol:
     """Trials of the largest log; smaller logs are its first trials."""
     steps: int = 20
     """Steps a trial."""
-    evaluation_trials: int = 10
-    """Episodes each policy is tried in, the same for all policies."""
+    evaluation_trials: int = 50
+    """Episodes each policy is tried in, the same for all policies; 10 in the paper."""
     evaluation_seed: int = 0
     """Seed of those episodes."""
     random_action_share: float = RANDOM_ACTION_SHARE

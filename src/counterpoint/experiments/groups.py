@@ -5,6 +5,7 @@ its record under the true equations of each planet, which no method can beat on 
 matching of groups to planets.
 """
 
+import time
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -23,7 +24,7 @@ from counterpoint.experiments.executors import Executor, Report, silent
 from counterpoint.experiments.grid import code_version
 from counterpoint.model import SubjectFactors
 from counterpoint.report.factors import factors_figure, groups_page
-from counterpoint.report.results import provenance, write_csv, write_json
+from counterpoint.report.results import made_by, provenance, where, write_csv, write_json
 from counterpoint.scm.groups import KMeansGroups, MixtureGroups
 from counterpoint.scm.random_effects import RandomEffects
 from counterpoint.seeding import derive
@@ -32,6 +33,8 @@ from counterpoint.simulation.trials import random_policy, simulate_population
 from counterpoint.tasks.cartpole import PLANETS, STATE_SCALE, CartPole
 
 COLUMNS = ("noise", "trials_per_subject", "seed", "groups", "factors", "accuracy", "bound")
+KEPT = (*COLUMNS, "seconds")
+"""What the rows of a finished cell have."""
 Noise = Literal["scaled", "relative"]
 GROUPINGS = {"mixture": MixtureGroups(len(PLANETS)), "k-means": KMeansGroups(len(PLANETS))}
 LEAST = 1e-12
@@ -101,6 +104,8 @@ class GroupAccuracy:
     """The first of them."""
     model: RandomEffects = RandomEffects()
     """What finds the factors."""
+    name: str = "groups"
+    """What the files are called."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -111,30 +116,40 @@ class GroupAccuracy:
         return [Cell(n, t, s, self.subjects, self.model) for n, t, s in product(noises, self.trials, seeds)]
 
     def run(self, out: Path, executor: Executor, report: Report = silent) -> list[dict[str, Any]]:
-        """Run what is not done yet; write groups.csv, .md, .png and .settings.json."""
-        cells, folder = self.cells(), out / "groups"
-        left = [cell for cell in cells if read_rows(folder / f"{cell.key}.json", COLUMNS) is None]
+        """Run what is not done yet; write `<name>.csv`, `.md`, `.png` and `.settings.json`."""
+        cells, folder = self.cells(), out / self.name / "cells"
+        left = [cell for cell in cells if read_rows(folder / f"{cell.key}.json", KEPT) is None]
         keep = lambda cell, rows: write_rows(folder / f"{cell.key}.json", rows)
-        named, failures = lambda cell: f"{cell.noise}, seed {cell.seed}", out / "groups.failures.txt"
+        named, failures = lambda cell: f"{cell.noise}, seed {cell.seed}", out / f"{self.name}.failures.txt"
         failed = carry_out(left, run_cell, keep, named, len(cells), failures, executor, report)
-        rows = [row for cell in cells for row in read_rows(folder / f"{cell.key}.json", COLUMNS) or ()]
-        write_csv(rows, out / "groups.csv", COLUMNS)
-        write_json({**encode(self), **provenance()}, out / "groups.settings.json")
+        kept = [read_rows(folder / f"{cell.key}.json", KEPT) or [] for cell in cells]
+        rows = [row for cell in kept for row in cell]
+        write_csv(rows, out / f"{self.name}.csv", COLUMNS)
+        write_json({**encode(self), **made_by(kept, "noise"), **provenance()}, out / f"{self.name}.settings.json")
         refuse_failures(failed, len(cells), "cells")
-        write_text(out / "groups.md", groups_page(rows))
-        _draw(self, out / "groups.png")
+        write_text(out / f"{self.name}.md", groups_page(rows))
+        _draw(self, out / f"{self.name}.png")
         return rows
+
+
+def quick() -> GroupAccuracy:
+    """One log of few subjects, by one factor: less than a minute."""
+    model = RandomEffects(factors=1, ensemble=1)
+    return GroupAccuracy(trials=(4,), subjects=10, seeds=1, model=model, name="groups-quick")
 
 
 def run_cell(cell: Cell, report: Report = silent) -> list[dict[str, Any]]:
     """A row for each way of grouping."""
+    begun = time.perf_counter()
     rows, planet, factors = fitted(cell)
     bound = likelihood_bound(rows, cell.noise, planet)
     found = {"noise": cell.noise, "trials_per_subject": cell.trials, "seed": cell.seed}
+    named = {name: how.fit(factors, cell.seed).chances(factors).argmax(1) for name, how in GROUPINGS.items()}
+    took = {"seconds": time.perf_counter() - begun, **where()}
     return [
         {**found, "groups": name, "factors": factors.mean.shape[1], "bound": bound,
-         "accuracy": matched_accuracy(how.fit(factors, cell.seed).chances(factors).argmax(1), planet)}
-        for name, how in GROUPINGS.items()
+         "accuracy": matched_accuracy(group, planet), **took}
+        for name, group in named.items()
     ]  # fmt: skip
 
 

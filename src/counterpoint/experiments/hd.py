@@ -1,9 +1,9 @@
 """The paper's HD experiment: five gravities in one log, and policies judged on each planet (Figure 2b and its twin).
 
-A row is (method, behaviour, planet, seed, return_selected, return_last, return_in_model, seconds, commit, device). All
-seeds of a method are learned in one stack; every finished cell is a file of its own, so a killed run goes on. A run of
-some methods leaves the rows of the others as they are, made by the code that their column names. A personal policy
-begins every episode with a pole it knows nothing of, and learns about its gravity from step to step.
+A row is (method, behaviour, planet, seed, return_selected, return_last, return_in_model, commit, device). All seeds of
+a method are learned in one stack; every finished cell is a file of its own, so a killed run goes on. A run of some
+methods leaves the rows of the others as they are, made by the code that their column names. A personal policy begins
+every episode with a pole it knows nothing of, and learns about its gravity from step to step.
 """
 
 import shutil
@@ -32,7 +32,7 @@ from counterpoint.nets.training import Monitor
 from counterpoint.policies.base import Learned, Policy, PolicyLearner
 from counterpoint.policies.search import Search
 from counterpoint.report.hd import hd_figure, hd_page
-from counterpoint.report.results import provenance, ran_on, read_csv, where, write_csv, write_json
+from counterpoint.report.results import provenance, ran_on, read_csv, seconds_by, where, write_csv, write_json
 from counterpoint.scm.bicogan import BiCoGAN
 from counterpoint.scm.groups import KMeansGroups, MixtureGroups
 from counterpoint.scm.lstm_factor import LSTMFactor
@@ -43,8 +43,7 @@ from counterpoint.simulation.trials import simulate_population
 from counterpoint.tasks.cartpole import PLANETS, CartPole
 
 COLUMNS = (
-    "method", "behaviour", "planet", "seed", "return_selected", "return_last", "return_in_model", "seconds", "commit",
-    "device",
+    "method", "behaviour", "planet", "seed", "return_selected", "return_last", "return_in_model", "commit", "device",
 )  # fmt: skip
 TASKS = {planet: CartPole(gravity=gravity) for planet, gravity in PLANETS.items()}
 HD_PROTOCOL = Protocol(logged_trials=50)
@@ -189,6 +188,8 @@ class HD:
         arms = found.get("arms", {}) | {name: encode(arm) for name, arm in self.arms.items()}
         first = next(iter(TASKS))
         made = {"arms": arms, **self.settings, "ran_on": ran_on(row for row in rows if row["planet"] == first)}
+        seconds = seconds_by((cell[0] for cell in cells if cell), "method")
+        made["seconds"] = found.get("seconds", {}) | seconds
         write_json({**made, **provenance()}, out / f"{self.name}.settings.json")
         if rows:
             hd_figure(rows, self.behaviour, out / f"{self.name}.png")
@@ -286,7 +287,7 @@ def _judge(learned: Sequence[Learned], task: CartPole, pack: Pack) -> list[dict[
 
 def _read(folder: Path, pack: Pack, seed: int) -> list[dict[str, Any]] | None:
     """What a finished cell left behind; None where there is nothing whole."""
-    rows = read_rows(_path(folder, pack, seed), COLUMNS)
+    rows = read_rows(_path(folder, pack, seed), (*COLUMNS, "seconds"))
     return None if rows is None else [{**row, "method": pack.method} for row in rows]
 
 

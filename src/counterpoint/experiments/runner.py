@@ -34,12 +34,12 @@ from counterpoint.experiments.grid import (
 )
 from counterpoint.nets.training import Monitor
 from counterpoint.policies.base import Learned, Policy
-from counterpoint.report.results import provenance, ran_on, where, write_csv, write_json
+from counterpoint.report.results import provenance, ran_on, seconds_by, where, write_csv, write_json
 from counterpoint.seeding import derive
 from counterpoint.simulation.trials import trial_subset
 from counterpoint.tasks.base import KnownSCM
 
-COLUMNS = ("method", "behaviour", "trials", "seed", "return_selected", "return_last", "return_in_model", "seconds")
+COLUMNS = ("method", "behaviour", "trials", "seed", "return_selected", "return_last", "return_in_model")
 LOGGED = (
     "state", "action", "reward", "next_state", "terminated", "outcome", "truncated", "subject", "episode", "step",
 )  # fmt: skip
@@ -213,6 +213,7 @@ def _assemble(grid: Grid, out: Path, failed: list[FailedCell], how: Mapping[str,
     settings = {name: encode(getattr(grid, name)) for name in ("name", "behaviour", "trials", "seeds", "pack_size")}
     settings |= {"protocol": encode(grid.protocol), "arms": {name: encode(arm) for name, arm in grid.arms.items()}}
     settings["ran_on"] = ran_on(result for _, result in results)
+    settings["seconds"] = seconds_by(({"method": cell.method, **result} for cell, result in results), "method")
     write_json({**settings, **provenance(), "last_call": dict(how)}, out / f"{grid.name}.settings.json")
     failures = out / f"{grid.name}.failures.csv"
     failures.unlink(missing_ok=True)
@@ -232,7 +233,6 @@ def _row(cell: Cell, result: Mapping[str, Any]) -> dict[str, Any]:
         "return_selected": _mean(result["selected"]),
         "return_last": _mean(result["last"]),
         "return_in_model": result.get("in_model"),
-        "seconds": result["seconds"],
     }
 
 

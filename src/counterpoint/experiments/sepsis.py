@@ -38,7 +38,7 @@ from counterpoint.experiments.sepsis_findings import (
 from counterpoint.experiments.sepsis_judging import examined, judged_policies, true_values
 from counterpoint.nets.training import Monitor
 from counterpoint.policies.personal import PersonalPolicy
-from counterpoint.report.results import provenance, ran_on, where, write_csv, write_json
+from counterpoint.report.results import made_by, provenance, where, write_csv, write_json
 from counterpoint.report.sepsis import COLUMNS, sepsis_page
 from counterpoint.report.sepsis_figure import sepsis_figure
 from counterpoint.settings import Count, Positive, check_settings
@@ -115,7 +115,10 @@ class Sepsis:
     def _write(self, out: Path, found: Cells, command: str) -> None:
         rows = [row for cell in found for row in cell["judged"]]
         write_csv(rows, out / f"{self.name}.csv", COLUMNS)
-        write_json({**encode(self), "ran_on": ran_on(found), **provenance()}, out / f"{self.name}.settings.json")
+        write_json(
+            {**encode(self), **made_by([[cell] for cell in found], "seed"), **provenance()},
+            out / f"{self.name}.settings.json",
+        )
         write_text(out / f"{self.name}.md", sepsis_page(found, command or "Sepsis().run", self.name))
         if rows:
             sepsis_figure(found, out / f"{self.name}.png")

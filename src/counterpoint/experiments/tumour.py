@@ -1,7 +1,7 @@
 """The tumour benchmark: forecasters fitted on the published training patients and asked the published questions.
 
-A row is (model, patients, gamma, horizon, seed, nrmse, fit_seconds), the seconds those of the processor. Every finished
-cell (model × patients × γ × seed) is a file of its own, so a killed run goes on.
+A row is (model, patients, gamma, horizon, seed, nrmse). Every finished cell (model × patients × γ × seed) is a file of
+its own, with the processor seconds of its fit, so a killed run goes on.
 """
 
 import time
@@ -18,13 +18,15 @@ from counterpoint.evaluation.forecasting import CopyLast, Forecaster, PooledRegr
 from counterpoint.experiments.cells import carry_out, read_rows, refuse_failures, write_rows
 from counterpoint.experiments.executors import Executor, InProcess, Report, silent
 from counterpoint.experiments.grid import code_version
-from counterpoint.report.results import provenance, write_csv, write_json
-from counterpoint.report.tumour import COLUMNS, tumour_figure, tumour_page
+from counterpoint.report.results import made_by, provenance, where, write_csv, write_json
+from counterpoint.report.tumour import COLUMNS, FIT_SECONDS, tumour_figure, tumour_page
 from counterpoint.seeding import derive
 from counterpoint.settings import Positive, Range, Weight, Widths, check_settings
 from counterpoint.tasks.tumour_benchmark import DEATH
 from counterpoint.tasks.tumour_questions import SEEDS, TEST, TRAIN, TumourData, tumour_data
 
+KEPT = (*COLUMNS, FIT_SECONDS, "seconds")
+"""What the rows of a finished cell have."""
 Seeds = tuple[Annotated[int, Range(0, 2**32 - 1)], ...]
 
 
@@ -86,7 +88,7 @@ class TumourBenchmark:
     ) -> list[dict[str, Any]]:
         """Run what is not done yet; write `<name>.csv`, `.md`, `.png` and `.settings.json`."""
         cells, folder = self.cells(), out / self.name / "cells"
-        left = [cell for cell in cells if read_rows(folder / f"{cell.key}.json", COLUMNS) is None]
+        left = [cell for cell in cells if read_rows(folder / f"{cell.key}.json", KEPT) is None]
         keep = lambda cell, rows: write_rows(folder / f"{cell.key}.json", rows)
         named, failures = lambda cell: cell.model, out / f"{self.name}.failures.txt"
         failed = carry_out(left, run_cell, keep, named, len(cells), failures, executor, report)
@@ -96,9 +98,10 @@ class TumourBenchmark:
 
     def _write(self, out: Path, folder: Path, command: str) -> list[dict[str, Any]]:
         """The files of a run from its cells."""
-        rows = [row for cell in self.cells() for row in read_rows(folder / f"{cell.key}.json", COLUMNS) or ()]
+        cells = [read_rows(folder / f"{cell.key}.json", KEPT) or [] for cell in self.cells()]
+        rows = [row for cell in cells for row in cell]
         write_csv(rows, out / f"{self.name}.csv", COLUMNS)
-        write_json({**encode(self), **provenance()}, out / f"{self.name}.settings.json")
+        write_json({**encode(self), **made_by(cells, "model"), **provenance()}, out / f"{self.name}.settings.json")
         if rows:
             write_text(out / f"{self.name}.md", tumour_page(rows, command or "TumourBenchmark().run"))
             tumour_figure(rows, out / f"{self.name}.png")
@@ -107,7 +110,7 @@ class TumourBenchmark:
 
 def quick() -> TumourBenchmark:
     """Two strengths of confounding, few patients, one seed: less than a minute."""
-    return TumourBenchmark(patients=(300, 100), gammas=(0.0, 4.0), seeds=SEEDS[:1], name="tumour-quick")
+    return TumourBenchmark((300, 100), (0.0, 4.0), SEEDS[:1], test=100, name="tumour-quick")
 
 
 @lru_cache(maxsize=1)
@@ -117,18 +120,19 @@ def _data(gamma: float, seed: int, test: int) -> TumourData:
 
 def run_cell(cell: Cell, report: Report = silent) -> list[dict[str, Any]]:
     """A row for every horizon."""
+    begun = time.perf_counter()
     data = _data(cell.gamma, cell.seed, cell.test)
     train = data.train[data.train.subject < cell.patients]
-    begun = time.process_time()
+    fitting = time.process_time()
     forecast = cell.forecaster.fit(train, derive(cell.seed, "training"))
-    seconds = time.process_time() - begun
+    fitted = time.process_time() - fitting
     rows = []
     for asked in (data.one_step, data.several):
         answer = forecast(asked.rows, asked.plans)[:, :, -len(asked.horizons) :]
         errors = 100 * rmse_by_horizon(answer, asked.truth) / DEATH
         rows += [
             {"model": cell.model, "patients": cell.patients, "gamma": cell.gamma, "horizon": horizon,
-             "seed": cell.seed, "nrmse": float(error), "fit_seconds": seconds}
+             "seed": cell.seed, "nrmse": float(error), FIT_SECONDS: fitted}
             for horizon, error in zip(asked.horizons, errors, strict=True)
         ]  # fmt: skip
-    return rows
+    return [{**row, "seconds": time.perf_counter() - begun, **where()} for row in rows]

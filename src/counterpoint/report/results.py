@@ -118,6 +118,28 @@ def ran_on(cells: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{"commit": commit, "device": device, "cells": count} for (commit, device), count in found.items()]
 
 
+def same_commit(one: str | None, other: str | None) -> bool:
+    """Whether two records name one commit, whole or in its first digits, both edited or neither."""
+    if one is None or other is None:
+        return one is other
+    (left, edited), (right, too) = ((name.removesuffix("-dirty"), name.endswith("-dirty")) for name in (one, other))
+    return edited == too and (left.startswith(right) or right.startswith(left))
+
+
+def seconds_by(cells: Iterable[Mapping[str, Any]], column: str) -> dict[str, float]:
+    """How long the cells of each kind took together; a table holds no seconds, so that two runs of it are the same."""
+    total: Counter[str] = Counter()
+    for cell in cells:
+        total[str(cell[column])] += cell["seconds"]
+    return {kind: round(seconds, 1) for kind, seconds in total.items()}
+
+
+def made_by(cells: Iterable[Sequence[Mapping[str, Any]]], column: str) -> dict[str, Any]:
+    """Which code and machine made cells that have rows, and how long those of each kind took."""
+    first = [rows[0] for rows in cells if rows]
+    return {"ran_on": ran_on(first), "seconds": seconds_by(first, column)}
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
@@ -167,15 +189,16 @@ def _package_version() -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit of the checkout this file is tracked in, "-dirty" when edited; a copy without history is told its own
-    in COUNTERPOINT_COMMIT; None where nobody knows."""
+    """The commit of the checkout this file is tracked in, "-dirty" when the package is edited; a copy without history
+    is told its own in COUNTERPOINT_COMMIT; None where nobody knows."""
     here = Path(__file__)
     if "COUNTERPOINT_COMMIT" in os.environ:
         return os.environ["COUNTERPOINT_COMMIT"]
     try:
         # An installed copy may lie inside some other project's checkout, whose commit would say nothing.
         _git(here.parent, "ls-files", "--error-unmatch", here.name)
-        return _git(here.parent, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+        edited = _git(here.parents[1], "status", "--porcelain", "--untracked-files=no", ".")
+        return _git(here.parent, "rev-parse", "HEAD") + "-dirty" * bool(edited)
     except (OSError, subprocess.SubprocessError):
         return None
 

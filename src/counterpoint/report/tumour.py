@@ -18,7 +18,9 @@ from counterpoint.report.style import GREY, PALETTE, canvas, legend_once
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLUMNS = ("model", "patients", "gamma", "horizon", "seed", "nrmse", "fit_seconds")
+COLUMNS = ("model", "patients", "gamma", "horizon", "seed", "nrmse")
+FIT_SECONDS = "fit_seconds"
+"""Processor seconds of a fit, which rows have beside the columns of the table."""
 PUBLISHED_PATIENTS = 10_000
 PUBLISHED = "published models, 10,000 patients"
 
@@ -32,7 +34,7 @@ def published() -> tuple[Row, ...]:
 
 def tumour_page(rows: Sequence[Row], command: str) -> str:
     """A table for each horizon, a line for each model and number of patients, the published models first."""
-    require_columns(rows, COLUMNS, "tumour rows")
+    require_columns(rows, (*COLUMNS, FIT_SECONDS), "tumour rows")
     seeds = len({row["seed"] for row in rows})
     text = [
         "# Counterfactual tumour growth\n",
@@ -66,7 +68,7 @@ def _table(rows: Sequence[Row]) -> str:
 
 def _seconds(rows: Sequence[Row]) -> str:
     lines = [
-        {"model": m, "patients": p, "seconds": fmean(_values(rows, "fit_seconds", model=m, patients=p))}
+        {"model": m, "patients": p, "seconds": fmean(_values(rows, FIT_SECONDS, model=m, patients=p))}
         for m, p in _ours(rows)
     ]
     return markdown_table(lines, formats={"seconds": ".2f"})

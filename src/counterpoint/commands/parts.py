@@ -1,0 +1,131 @@
+"""The parts of `counterpoint reproduce all`: tables that can each be made alone, by a command of its own."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from counterpoint.artifacts import read_json
+from counterpoint.commands.bench import Bench
+from counterpoint.commands.reproduce import Reproduce
+from counterpoint.experiments.classic import Classic
+from counterpoint.experiments.counterfactuals import Counterfactuals
+from counterpoint.experiments.evaluation import EvaluationBenchmark
+from counterpoint.experiments.grid import Grid
+from counterpoint.experiments.groups import GroupAccuracy
+from counterpoint.experiments.hd import HD
+from counterpoint.experiments.sepsis import Sepsis
+from counterpoint.experiments.tumour import TumourBenchmark
+from counterpoint.report.results import hardware
+
+Command = Annotated[Reproduce, tyro.conf.subcommand("reproduce")] | Annotated[Bench, tyro.conf.subcommand("bench")]
+Experiment = Grid | HD | Classic | Sepsis | Counterfactuals | TumourBenchmark | GroupAccuracy | EvaluationBenchmark
+PARTS: Mapping[str, tuple[str, ...]] = {
+    **{name: ("reproduce", name) for name in ("sd", "sd-nonrandom")},
+    "sd-nonrandom-20": ("reproduce", "sd-nonrandom", "--random-action-share", "0.2"),
+    **{name: ("reproduce", name) for name in ("hd", "hd-nonrandom", "ablations", "search-ablations", "classic")},
+    **{name: ("bench", name) for name in ("tumour", "counterfactuals", "groups", "evaluation")},
+    "sepsis": ("reproduce", "sepsis"),
+}
+"""What to type for each, after `counterpoint`."""
+HOST = ("tumour", "groups", "evaluation")
+"""Parts that run on the processor alone."""
+QUICK: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("sd-nonrandom", "sd-nonrandom-20"), ("--quick", "--trials", "50")),
+}
+"""What --quick adds to a part, where it is not --quick alone."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Seconds of one process for a whole part."""
+
+    gpu: float | None = None
+    """On one H200 and a core beside it."""
+    core: float | None = None
+    """On one core."""
+    quick: float | None = None
+    """On one core, with --quick."""
+
+
+MEASURED: Mapping[str, Measured] = {
+    "sd": Measured(gpu=2311),
+    "hd": Measured(gpu=1914),
+    "hd-nonrandom": Measured(gpu=1819),
+    "classic": Measured(gpu=399, quick=29),
+    "tumour": Measured(gpu=3122, core=3122, quick=70),
+    "groups": Measured(gpu=833, core=833),
+    "evaluation": Measured(quick=34),
+}
+"""What the tables of `results/` and runs with --quick took; a part that is not here was not timed."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One table."""
+
+    name: str
+    words: tuple[str, ...]
+    """What to type after `counterpoint`, but for the folder."""
+    out: Path
+    """Where its files lie."""
+
+    @property
+    def typed(self) -> list[str]:
+        """All that is typed after `counterpoint`; an executor is named last."""
+        return [*self.words[:2], "--out", str(self.out), *self.words[2:]]
+
+    @cached_property
+    def command(self) -> Reproduce | Bench:
+        return tyro.cli(Command, args=self.typed)
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        return self.command.described()
+
+    @property
+    def file(self) -> str:
+        """What its files are called."""
+        return self.experiment.name
+
+    def settings(self) -> dict[str, Any]:
+        """What an earlier run told of itself; empty where there was none."""
+        path = self.out / f"{self.file}.settings.json"
+        return read_json(path, "choose a fresh --out") if path.exists() else {}
+
+    @cached_property
+    def keys(self) -> list[Any]:
+        """What its cells are known by."""
+        experiment = self.experiment
+        if isinstance(experiment, Counterfactuals):
+            return [pack.key for pack in experiment.packs()]
+        if isinstance(experiment, HD | Classic):
+            return [pack.key(seed) for pack in experiment.packs() for seed in pack.seeds]
+        return [cell.key for cell in experiment.cells()]
+
+    def cells(self) -> tuple[int, int]:
+        """How many are done, of how many."""
+        kept = {path.stem for path in (self.out / self.file / "cells").glob("*.json")}
+        return sum(key in kept for key in self.keys), len(self.keys)
+
+    def seeds(self) -> Any:
+        """The seeds of its cells; for evaluation, the logs of every task."""
+        experiment: Any = self.experiment
+        if isinstance(experiment, EvaluationBenchmark):
+            return dict(experiment.repetitions)
+        if isinstance(experiment, Grid | TumourBenchmark):
+            return list(experiment.seeds)
+        return list(range(experiment.first_seed, experiment.first_seed + experiment.seeds))
+
+    def seconds_a_cell(self, quick: bool, cells: int) -> float | None:
+        """What a cell took one process on a machine like this one: in an earlier run, else when it was measured."""
+        earlier, here = self.settings(), hardware()
+        made = earlier.get("ran_on", [])
+        if made and earlier.get("seconds") and all(each["device"] == here["device"] for each in made):
+            return sum(earlier["seconds"].values()) / sum(each["cells"] for each in made)
+        known = MEASURED.get(self.name, Measured())
+        whole = known.quick if quick else known.gpu if here["accelerator"] == "cuda" else known.core
+        return None if whole is None else whole / cells

@@ -1,0 +1,237 @@
+"""`counterpoint reproduce all`: every table from one commit, with a plan before it starts and one record of what ran.
+
+What a part has finished is not done again, so the whole can be stopped anywhere and goes on when started again.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import inf, isfinite
+from pathlib import Path
+from typing import Any
+
+from counterpoint.artifacts import device_of, encode, read_json
+from counterpoint.commands.console import say, show
+from counterpoint.commands.parts import HOST, PARTS, QUICK, Part
+from counterpoint.errors import CounterpointError, require
+from counterpoint.experiments.executors import Auto, Executor, InProcess, Joblib, Ray
+from counterpoint.report.results import provenance, same_commit, write_json
+
+PATIENCE = 60.0
+"""Seconds that a part has to write its checkpoints after Ctrl-C."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a part ended."""
+
+    part: Part
+    seconds: float
+    why: str = ""
+    """What went wrong; empty where nothing did."""
+
+
+@dataclass(frozen=True)
+class ReproduceAll:
+    """All parts in one folder."""
+
+    out: Path
+    quick: bool
+    device: str
+    executor: Executor
+    side_by_side: int
+    keep: bool
+
+    def __post_init__(self) -> None:
+        require(self.side_by_side > 0, f"{self.side_by_side} parts at a time are none; set --side-by-side to 1 or more")
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        return [self._part(name, words) for name, words in PARTS.items()]
+
+    def _part(self, name: str, words: tuple[str, ...]) -> Part:
+        device = () if name in HOST else ("--device", self.device)
+        quick = QUICK.get(name, ("--quick",)) * self.quick
+        return Part(name, (*words, *device, *quick, *self._executor_words(name)), self.out)
+
+    def _executor_words(self, name: str) -> tuple[str, ...]:
+        """An executor as it is typed. Beside a GPU, parts of the processor alone have some cores each."""
+        if name in HOST and isinstance(self.executor, Auto) and self._on_gpu:
+            return "joblib", "--workers", str(max((os.cpu_count() or 1) // 4, 1))
+        match self.executor:
+            case InProcess():
+                return ("in-process",)
+            case Joblib(workers):
+                return "joblib", "--workers", str(workers)
+            case Ray(address, gpus):
+                return "ray", "--address", address, "--gpus", str(gpus)
+        return ()
+
+    @property
+    def _on_gpu(self) -> bool:
+        return device_of(self.device).type == "cuda"
+
+    def show_plan(self) -> None:
+        """The parts with what is done, what is left and the minutes it will take."""
+        lines = []
+        minutes = [self._expected(part) / self._processes() / 60 for part in self.parts]
+        for part, long in zip(self.parts, minutes, strict=True):
+            done, total = part.cells()
+            told = f"{long:.1f}" if isfinite(long) else "?"
+            lines.append({"part": part.name, "cells": total, "done": done, "to do": total - done, "minutes": told})
+        known = [each for each in minutes if isfinite(each)]
+        # Side by side on a processor, parts share the cores that one alone would have.
+        together = max(max(known, default=0.0), sum(known) / (self.side_by_side if self._on_gpu else 1))
+        whole = {name: sum(line[name] for line in lines) for name in ("cells", "done", "to do")}
+        unknown = " and what is not known" * (len(known) < len(minutes))
+        lines.append({"part": "all", **whole, "minutes": f"{together:.1f}{unknown}"})
+        show(lines, "what there is to do, and the minutes that it took a machine of this kind")
+
+    def _processes(self) -> int:
+        """Processes that share the cells of a part."""
+        if isinstance(self.executor, Joblib):
+            return self.executor.workers
+        return (os.cpu_count() or 1) if isinstance(self.executor, Auto) and not self._on_gpu else 1
+
+    def run(self) -> None:
+        """Whatever is left of every part; what fails is told in one line each, at the end in one line."""
+        self._refuse_other_commits()
+        record = Record(self)
+        record.write()
+        failed: list[Ended] = []
+        for ended in self._in_turn() if self.side_by_side == 1 else self._side_by_side():
+            record.add(ended)
+            if ended.why:
+                failed.append(ended)
+                say(f"{ended.part.name} failed: {ended.why}")
+        say(f"what ran, where and how long is in {record.path}")
+        told = "; ".join(f"{each.part.name}: {each.why}" for each in failed)
+        require(not failed, f"{len(failed)} of {len(self.parts)} parts failed ({told}); mend that and start it again")
+
+    def _refuse_other_commits(self) -> None:
+        """One folder holds the results of one commit, unless the user says otherwise."""
+        here = provenance()["commit"]
+        for part in self.parts:
+            found = part.settings()
+            made = [found, *found.get("ran_on", [])] if found else []
+            _refuse(self, part.file, made, here)
+        path = Record(self).path
+        _refuse(self, path.name, [read_json(path, "choose a fresh --out")] if path.exists() else [], here)
+
+    def _in_turn(self) -> Iterator[Ended]:
+        for part in self.parts:
+            say(f"\n{part.name}: counterpoint {' '.join(part.words)}")
+            begun = time.perf_counter()
+            why = _execute(part)
+            yield Ended(part, time.perf_counter() - begun, why)
+
+    def _side_by_side(self) -> Iterator[Ended]:
+        """Processes, the longest parts first, so that no long one is left alone at the end."""
+        longest = sorted(self.parts, key=lambda part: -self._expected(part))
+        running: dict[str, subprocess.Popen[str]] = {}
+        with ThreadPoolExecutor(self.side_by_side) as threads:
+            futures = [threads.submit(_execute_apart, part, running) for part in longest]
+            try:
+                for future in as_completed(futures):
+                    yield future.result()
+            except BaseException:
+                for future in futures:
+                    future.cancel()
+                _stop(list(running.values()))
+                raise
+
+    def _expected(self, part: Part) -> float:
+        """Seconds of one process for what is left; a part that nobody has timed may be the longest."""
+        done, total = part.cells()
+        each = part.seconds_a_cell(self.quick, total) if done < total else 0.0
+        return inf if each is None else each * (total - done)
+
+
+def _refuse(whole: ReproduceAll, what: str, made: Sequence[Mapping[str, Any]], here: str | None) -> None:
+    """Raise where something was made by another commit."""
+    for commit in (each.get("commit") for each in made):
+        require(
+            whole.keep or same_commit(commit, here),
+            f"'{whole.out}' holds {what} of commit {commit}, and this is {here}; choose a fresh --out, or add --keep to"
+            " go on with what older code has finished",
+        )
+
+
+def _execute(part: Part) -> str:
+    """Run a part here; why it failed, or nothing."""
+    try:
+        part.command.execute()
+    except CounterpointError as error:
+        return str(error)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    return ""
+
+
+def _execute_apart(part: Part, running: dict[str, "subprocess.Popen[str]"]) -> Ended:
+    """Run a part in a process of its own, every line that it prints under its name."""
+    begun, last = time.perf_counter(), ""
+    words = [sys.executable, "-m", "counterpoint", *part.typed]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        running[part.name] = process
+        for line in process.stdout or ():
+            last = line.strip() or last
+            say(f"{part.name}: {line.rstrip()}")
+    del running[part.name]
+    why = "" if process.returncode == 0 else last.removeprefix("counterpoint: ") or f"exit code {process.returncode}"
+    return Ended(part, time.perf_counter() - begun, why)
+
+
+def _stop(processes: Sequence["subprocess.Popen[str]"]) -> None:
+    """Ask every process to save and end, and end those that do not."""
+    for process in processes:
+        process.send_signal(signal.SIGINT)
+    until = time.monotonic() + PATIENCE
+    for process in processes:
+        try:
+            process.wait(max(until - time.monotonic(), 0))
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+@dataclass
+class Record:
+    """What ran: `all.settings.json`, written before the first part and after every one."""
+
+    whole: ReproduceAll
+    parts: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.path.exists():
+            self.parts = read_json(self.path, "choose a fresh --out").get("parts", {})
+
+    @property
+    def path(self) -> Path:
+        return self.whole.out / f"all{'-quick' * self.whole.quick}.settings.json"
+
+    def add(self, ended: Ended) -> None:
+        """A part that has ended, with the seconds of earlier calls."""
+        done, total = ended.part.cells()
+        before = self.parts.get(ended.part.name, {}).get("seconds", 0.0)
+        self.parts[ended.part.name] = {
+            "command": " ".join(["counterpoint", *ended.part.words]),
+            "seeds": ended.part.seeds(),
+            "cells": total,
+            "done": done,
+            "seconds": round(before + ended.seconds, 1),
+            "failed": ended.why or None,
+        }
+        self.write()
+
+    def write(self) -> None:
+        whole = self.whole
+        words = ["counterpoint reproduce all", *(["--quick"] * whole.quick), f"--device {whole.device}"]
+        words += [f"--side-by-side {whole.side_by_side}"] * (whole.side_by_side > 1)
+        ran = {"command": " ".join(words), "executor": encode(whole.executor)}
+        write_json({**ran, **provenance(), "parts": self.parts}, self.path)

@@ -1,0 +1,269 @@
+"""All parts from one command: the plan, one record, the same tables twice, other commits refused, what fails told."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from counterpoint.cli import main
+from counterpoint.commands import parts, reproduce, reproduce_all
+from counterpoint.commands.parts import PARTS, Measured, Part
+from counterpoint.commands.reproduce import Reproduce
+from counterpoint.commands.reproduce_all import ReproduceAll
+from counterpoint.errors import CounterpointError
+from counterpoint.evaluation.off_policy.case import Judging
+from counterpoint.experiments import evaluation
+from counterpoint.experiments.ablations import REFERENCE
+from counterpoint.experiments.classic import Problem
+from counterpoint.experiments.counterfactuals import Counterfactuals, named
+from counterpoint.experiments.estimators import quick_estimators
+from counterpoint.experiments.evaluation import EvaluationBenchmark
+from counterpoint.experiments.executors import Executor, InProcess, Joblib
+from counterpoint.experiments.grid import Grid, Protocol
+from counterpoint.experiments.groups import GroupAccuracy
+from counterpoint.experiments.hd import HDArm
+from counterpoint.experiments.known_policies import GROUNDS, finite_ground
+from counterpoint.experiments.sepsis import Sepsis
+from counterpoint.experiments.sepsis_cohort import SyntheticPatients
+from counterpoint.experiments.tumour import TumourBenchmark
+from counterpoint.methods.arms import CTRL_G
+from counterpoint.nets.training import Schedule
+from counterpoint.report.results import hardware
+from counterpoint.scm.random_effects import RandomEffects
+from counterpoint.tasks.classic import Pendulum
+from counterpoint.tasks.finite import FiniteProcess
+from test_classic import SEARCH
+from test_evaluation_bench import CHANCE, EXPERT
+from test_grid import TINY, TINY_CTRL_G, tiny_grid
+from test_sepsis_experiment import BRIEFLY
+from test_sepsis_experiment import TINY as TINY_SEPSIS
+
+SHAPES = False
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every part as it is, but small."""
+    one = RandomEffects(factors=1, ensemble=1, schedule=Schedule(steps=1, check_every=1))
+    arms = {"D3QN": TINY, CTRL_G: TINY_CTRL_G}
+    process = FiniteProcess(torch.tensor([0.5, 0.5]), CHANCE, horizon=20)
+    sizes: dict[str, Any] = {
+        "reproduce.QUICK_SEEDS": 2,
+        "reproduce.QUICK_EPISODES": 2,
+        "reproduce.HD_PROTOCOL": Protocol(logged_trials=3, steps=10),
+        "reproduce.quick_sd": lambda behaviour, *_: tiny_grid(arms, behaviour=behaviour, trials=(5,)),
+        "reproduce.quick_ablations": lambda *_: tiny_grid({REFERENCE: TINY, "length: 1": replace(TINY, tau=0.1)}),
+        "reproduce.quick_search_ablations": lambda *_: tiny_grid({REFERENCE: TINY}),
+        "reproduce.quick_hd_arms": lambda: {"D3QN": HDArm(TINY), "CTRL_p, D3QN": HDArm(replace(TINY, tau=0.1))},
+        "reproduce.quick_problems": lambda: {"Pendulum": Problem(Pendulum(), (60,), 20, SEARCH)},
+        "bench.quick": lambda: TumourBenchmark((40,), (4.0,), (10,), test=3, name="tumour-quick"),
+        "bench.quick_counterfactuals": lambda: Counterfactuals(
+            ("a",),
+            (200,),
+            seeds=1,
+            estimators=named(["copy the outcome", "conditional mean"], quick_estimators()),
+            name="counterfactuals-quick",
+        ),
+        "bench.quick_groups": lambda: GroupAccuracy((1,), 8, 1, model=one, name="groups-quick"),
+        "bench.quick_evaluation": lambda: EvaluationBenchmark(
+            {"tiny": 1}, judging=Judging(others=(), draws=20, critic_draws=3), name="evaluation-quick"
+        ),
+    }
+    sepsis = Sepsis(SyntheticPatients(60), TINY_SEPSIS, 1, trials=10, judging=BRIEFLY, name="sepsis-quick")
+    monkeypatch.setattr(Reproduce, "sepsis", lambda self: sepsis)
+    for name, value in sizes.items():
+        monkeypatch.setattr(f"counterpoint.commands.{name}", value)
+    monkeypatch.setattr(reproduce_all, "QUICK", {})
+    monkeypatch.setattr("counterpoint.experiments.grid.BEHAVIOUR_BLOCK", 2)
+    monkeypatch.setattr("counterpoint.methods.behaviour.EPISODES", 2)
+    monkeypatch.setattr("counterpoint.methods.behaviour.RESTARTS", 1)
+    monkeypatch.setattr("counterpoint.methods.behaviour.LEARNER", TINY)
+    monkeypatch.setitem(GROUNDS, "tiny", lambda: finite_ground(process, EXPERT, 60))  # pyright: ignore[reportArgumentType]
+    monkeypatch.setenv("COUNTERPOINT_COMMIT", "1111111")
+    evaluation._ground.cache_clear()
+
+
+def everything(out: Path, executor: Executor = InProcess(), **options: Any) -> Reproduce:
+    return Reproduce("all", out=out, quick=True, device="cpu", executor=executor, **options)
+
+
+def tables(out: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*.csv")}
+
+
+def test_all_parts_run_and_two_runs_write_the_same_tables(tiny: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    everything(tmp_path / "a").execute()
+    made = tables(tmp_path / "a")
+    assert made.keys() == {f"{name}-quick.csv" for name in PARTS}
+    record = json.loads((tmp_path / "a" / "all-quick.settings.json").read_text())
+    assert list(record["parts"]) == list(PARTS)
+    assert all(part["done"] == part["cells"] > 0 and not part["failed"] for part in record["parts"].values())
+    assert all(part["seconds"] > 0 and part["seeds"] for part in record["parts"].values())
+    assert (record["commit"], record["torch"]) == ("1111111", torch.__version__)
+    assert str(tmp_path) not in json.dumps(record)
+    monkeypatch.setattr(reproduce_all, "PARTS", {name: PARTS[name] for name in ("hd", "classic", "tumour", "groups")})
+    everything(tmp_path / "b", Joblib(2)).execute()
+    assert tables(tmp_path / "b").items() <= made.items()
+    monkeypatch.undo()
+    assert not any(b"seconds" in table.splitlines()[0] for table in made.values())
+
+
+def test_the_plan_of_what_is_done_is_nothing(two: None, tmp_path: Path, capsys: Any):
+    everything(tmp_path).execute()
+    capsys.readouterr()
+    everything(tmp_path, plan=True).execute()
+    assert " 0 │ 0.0 " in capsys.readouterr().out.splitlines()[-2], "nothing is left"
+
+
+def test_the_plan_counts_cells_and_takes_its_minutes_from_an_earlier_run_here(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(parts, "MEASURED", {"sd": Measured(core=2020 * 60.0), "hd": Measured(core=60.0, quick=120.0)})
+    plan = lambda **changes: replace(Reproduce("all", out=tmp_path, device="cpu", plan=True), **changes).execute()
+    told = lambda: {
+        words[0]: words[1:]
+        for words in ([word.strip() for word in line.split("│")[1:-1]] for line in capsys.readouterr().out.splitlines())
+        if words
+    }
+    plan(executor=InProcess())
+    found = told()
+    assert list(found) == [*PARTS, "all"]
+    assert found["sd"] == ["2020", "0", "2020", "2020.0"]
+    assert found["sd-nonrandom-20"] == ["2020", "0", "2020", "?"]
+    assert found["all"][-1] == "2021.0 and what is not known"
+    plan(executor=Joblib(4))
+    assert told()["sd"][-1] == "505.0"
+    plan(executor=InProcess(), quick=True)
+    assert told()["hd"][-1] == "2.0"
+    grid = Reproduce("sd", device="cpu").grid()
+    (tmp_path / "sd" / "cells").mkdir(parents=True)
+    for cell in grid.cells()[:20]:
+        (tmp_path / "sd" / "cells" / f"{cell.key}.json").write_text("{}")
+    made = {"ran_on": [{"commit": "a", "device": hardware()["device"], "cells": 20}], "seconds": {"D3QN": 120.0}}
+    (tmp_path / "sd.settings.json").write_text(json.dumps(made))
+    plan(executor=InProcess())
+    assert told()["sd"] == ["2020", "20", "2000", "200.0"]
+    made["ran_on"][0]["device"] = "another"
+    (tmp_path / "sd.settings.json").write_text(json.dumps(made))
+    plan(executor=InProcess())
+    assert told()["sd"][-1] == "2000.0", "seconds of another machine say nothing of this one"
+    assert not list(tmp_path.glob("all*")), "a plan starts nothing"
+
+
+@pytest.fixture
+def two(tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two parts that take a moment."""
+    chosen = {name: PARTS[name] for name in ("search-ablations", "evaluation")}
+    monkeypatch.setattr(reproduce_all, "PARTS", chosen)
+
+
+def test_results_of_another_commit_are_refused(two: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    everything(tmp_path).execute()
+    monkeypatch.setenv("COUNTERPOINT_COMMIT", "1111111222")
+    everything(tmp_path).execute()
+    monkeypatch.setenv("COUNTERPOINT_COMMIT", "2222222")
+    other = "holds [^ ]+ of commit 1111111.*, and this is 2222222; choose a fresh --out, or add --keep"
+    with pytest.raises(CounterpointError, match=other):
+        everything(tmp_path).execute()
+    (tmp_path / "all-quick.settings.json").unlink()
+    with pytest.raises(CounterpointError, match=other):
+        everything(tmp_path).execute()
+    for path in tmp_path.glob("*.settings.json"):
+        told = json.loads(path.read_text())
+        path.write_text(json.dumps({**told, "commit": "2222222"}))
+    with pytest.raises(CounterpointError, match=other):
+        everything(tmp_path).execute()
+    everything(tmp_path, keep=True).execute()
+    record = json.loads((tmp_path / "all-quick.settings.json").read_text())
+    assert record["commit"] == "2222222"
+
+
+def test_what_fails_is_told_and_the_others_go_on(
+    two: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+):
+    def missing(*_: Any) -> Grid:
+        raise ModuleNotFoundError("No module named 'dowhy'")
+
+    monkeypatch.setattr(reproduce, "run", missing)
+    with pytest.raises(SystemExit) as stop:
+        main(["reproduce", "all", "--quick", "--device", "cpu", "--out", str(tmp_path), "in-process"])
+    assert stop.value.code == 2
+    told = capsys.readouterr()
+    (line,) = told.err.splitlines()
+    assert "1 of 2 parts failed (search-ablations: ModuleNotFoundError: No module named 'dowhy')" in line
+    assert "search-ablations failed: ModuleNotFoundError" in told.out
+    record = json.loads((tmp_path / "all-quick.settings.json").read_text())["parts"]
+    assert record["search-ablations"]["failed"]
+    assert (record["evaluation"]["failed"], record["evaluation"]["done"]) == (None, 1)
+
+
+def test_stopped_between_parts_it_goes_on(two: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    whole = tmp_path / "whole"
+    everything(whole).execute()
+    with monkeypatch.context() as once:
+        once.setattr(EvaluationBenchmark, "run", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            everything(tmp_path / "stopped").execute()
+    record = tmp_path / "stopped" / "all-quick.settings.json"
+    before = json.loads(record.read_text())["parts"]
+    assert list(before) == ["search-ablations"]
+    cells = list((tmp_path / "stopped" / "search-ablations-quick" / "cells").iterdir())
+    stamps = [cell.stat().st_mtime_ns for cell in cells]
+    everything(tmp_path / "stopped").execute()
+    assert [cell.stat().st_mtime_ns for cell in cells] == stamps
+    assert tables(whole) == tables(tmp_path / "stopped")
+    after = json.loads(record.read_text())["parts"]
+    assert list(after) == ["search-ablations", "evaluation"]
+    assert after["search-ablations"]["seconds"] > before["search-ablations"]["seconds"]
+
+
+def test_side_by_side_the_longest_come_first_and_lines_have_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+):
+    """Two real processes that refuse at once: one by a wrong option, told as it says it."""
+    chosen = {"sd": ("reproduce", "sd", "--methods", "no"), "groups": ("bench", "groups", "--seeds", "0")}
+    monkeypatch.setattr(reproduce_all, "PARTS", chosen)
+    monkeypatch.setattr(Part, "cells", lambda self: (0, 10))
+    monkeypatch.setattr(Part, "settings", lambda self: {})
+    monkeypatch.setattr(Part, "file", "a table")
+    monkeypatch.setattr(Part, "seeds", lambda self: [0])
+    monkeypatch.setattr(parts, "MEASURED", {"groups": Measured(core=9.0), "sd": Measured(core=1.0)})
+    begun: list[str] = []
+    apart = reproduce_all._execute_apart
+    monkeypatch.setattr(reproduce_all, "_execute_apart", lambda p, r: (begun.append(p.name), apart(p, r))[1])
+    with pytest.raises(CounterpointError, match=r"2 of 2 parts failed \(.*sd: there is no method 'no'; choose from"):
+        ReproduceAll(tmp_path, False, "cpu", InProcess(), 2, False).run()
+    assert begun == ["groups", "sd"]
+    assert "sd: counterpoint: there is no method 'no'" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (Reproduce("all", seeds=3), "all takes its parts as they are"),
+        (Reproduce("all", random_action_share=0.2), "all takes its parts as they are"),
+        (Reproduce("all", side_by_side=0), "set --side-by-side to 1 or more"),
+        (Reproduce("sd", plan=True), "only all has"),
+        (Reproduce("sd", keep=True), "only all has"),
+    ],
+)
+def test_options_that_do_not_go_together(command: Reproduce, said: str):
+    with pytest.raises(CounterpointError, match=said):
+        command.execute()
+
+
+def test_logs_of_another_share_of_random_actions_have_files_of_their_own():
+    name = lambda **options: Reproduce("sd-nonrandom", device="cpu", **options).grid().name
+    assert name() == "sd-nonrandom"
+    assert name(random_action_share=0.2, quick=True) == "sd-nonrandom-20-quick"
+    assert Reproduce("hd-nonrandom", random_action_share=0.125).hd().name == "hd-nonrandom-12.5"
+    assert Reproduce("sd", random_action_share=0.2, device="cpu").grid().name == "sd"
+
+
+def test_policies_are_tried_in_fifty_episodes():
+    assert Reproduce("ablations", device="cpu").grid().protocol.evaluation_trials == 50
+    assert Reproduce("hd").hd().protocol.evaluation_trials == 50
+    assert Reproduce("sd", quick=True, device="cpu").grid().protocol.evaluation_trials == 10
