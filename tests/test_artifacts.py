@@ -282,10 +282,10 @@ def test_missing_files_are_one_line(folder: Path, tmp_path: Path) -> None:
         (b'{"format": "counter', "is not JSON"),
         (b"\xff\xfe", "is not JSON"),
         (b"[" * 100_000, "is not JSON"),
-        (b'{"a": 1}', "is not a counterpoint/3 recipe"),
+        (b'{"a": 1}', "is not a counterpoint/4 recipe"),
         (b"[1, 2]", "is not a JSON object"),
-        (b'{"format": "counterpoint/2"}', "is not a counterpoint/3 recipe"),
-        (b'{"format": "counterpoint/3"}', "is not as it was saved"),
+        (b'{"format": "counterpoint/3"}', "is not a counterpoint/4 recipe"),
+        (b'{"format": "counterpoint/4"}', "is not as it was saved"),
     ],
 )
 def test_a_foreign_or_broken_recipe_is_one_line(folder: Path, text: bytes, words: str) -> None:

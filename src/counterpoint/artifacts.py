@@ -19,7 +19,7 @@ from counterpoint.errors import CounterpointError
 from counterpoint.settings import checked
 from counterpoint.version import VERSION
 
-WEIGHTS, RECIPE, FORMAT = "weights.safetensors", "recipe.json", "counterpoint/3"
+WEIGHTS, RECIPE, FORMAT = "weights.safetensors", "recipe.json", "counterpoint/4"
 
 
 @contextmanager
