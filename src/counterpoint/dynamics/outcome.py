@@ -38,7 +38,7 @@ from counterpoint.tasks.base import Conclusion, Task
 
 CLEARLY = 0.95
 """A network is preferred to logistic regression where its loss on held-out subjects is below this share of the other's:
-a network learned from 150 deaths lets them depend on doses that nothing happened after, and policies exploit that."""
+a network learned from 150 deaths lets them depend on doses that nothing happened after."""
 
 
 @final
