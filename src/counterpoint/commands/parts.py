@@ -52,9 +52,11 @@ class Measured:
 
 
 MEASURED: Mapping[str, Measured] = {
-    "sd": Measured(gpu=2311),
-    "hd": Measured(gpu=1914),
-    "hd-nonrandom": Measured(gpu=1819),
+    "sd": Measured(gpu=2311, quick=745),
+    "sd-nonrandom": Measured(quick=468),
+    "sd-nonrandom-20": Measured(quick=516),
+    "hd": Measured(gpu=1914, quick=158),
+    "hd-nonrandom": Measured(gpu=1819, quick=453),
     "classic": Measured(gpu=399, quick=29),
     "tumour": Measured(gpu=3122, core=3122, quick=70),
     "groups": Measured(gpu=833, core=833),
