@@ -116,19 +116,20 @@ def calibrated(raw: Float[Tensor, "n c"], seen: Float[Tensor, " c"]) -> Float[Te
 
 def logistic(table: Mapping[str, Tensor], seed: int, held_out: float, empty: HeadNetwork) -> tuple[HeadNetwork, float]:
     """`empty` with the weights of logistic regression on all rows, and its loss on the held-out subjects on whom the
-    ridge was chosen. Rows of one class leave it as it is, and a loss that says nothing."""
-    y = table["y"][:, 0].long().numpy()
+    ridge was chosen. Rows of one class leave it as it is; where nothing can be judged, the weakest ridge is taken, and
+    the loss says nothing."""
+    context, subject = table["context"].double().cpu(), table["subject"].cpu()
+    y = table["y"][:, 0].long().cpu().numpy()
     if len(np.unique(y)) < 2:
         return empty, nan
-    mean, spread = table["context"].double().mean(0), table["context"].double().std(0)
+    mean, spread = context.mean(0), context.std(0)
     scale = torch.where(spread > 0, spread, 1.0)
-    x = ((table["context"] - mean) / scale).numpy()
-    order, kept = held_out_last(table["subject"], held_out, seed)
+    x = ((context - mean) / scale).numpy()
+    order, kept = held_out_last(subject, held_out, seed)
     learned, aside = order[:kept].numpy(), order[kept:].numpy()
     losses = [_loss(_regression(x[learned], y[learned], each), x[aside], y[aside]) for each in PENALTIES]
-    best = int(np.nanargmin([*losses, np.inf]))
-    own = _regression(x, y, PENALTIES[min(best, len(PENALTIES) - 1)])
-    return _filled(empty, own, mean, scale), [*losses, nan][best]
+    best = 0 if np.isnan(losses).all() else int(np.nanargmin(losses))
+    return _filled(empty, _regression(x, y, PENALTIES[best]), mean, scale), losses[best]
 
 
 def _regression(x: np.ndarray, y: np.ndarray, penalty: float) -> Any:
