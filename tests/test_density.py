@@ -273,6 +273,23 @@ class TestDensitySCM:
         monkeypatch.setattr("counterpoint.scm.density.BLOCK", 64)
         torch.testing.assert_close(model.abduct(rows), whole)
 
+    def test_few_rows_are_fitted_briefly_whoever_is_fitted_beside_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A short log and a long one together are what each is alone; a training of one's own is left as it is."""
+        careful, brief = (replace(BRIEF, schedule=Schedule(steps=steps)) for steps in (20, 10))
+        monkeypatch.setattr("counterpoint.scm.density.CAREFUL", careful)
+        monkeypatch.setattr("counterpoint.scm.density.BRIEF", brief)
+        usual = replace(QUICK, likelihood=careful, few_rows=40)
+        jobs = [Job(sample(Independent(), count, 0), seed) for seed, count in enumerate((60, 40, 41))]
+        together = usual.fit_many(jobs)
+        assert [model.recipe.likelihood for model in together] == [careful, brief, careful]
+        for job, model in zip(jobs, together, strict=True):
+            (alone,) = usual.fit_many([job])
+            (by_hand,) = replace(QUICK, likelihood=model.recipe.likelihood, few_rows=0).fit_many([job])
+            for other in (alone, by_hand):
+                torch.testing.assert_close(model.abduct(job.data), other.abduct(job.data))
+        assert QUICK.fit_many(jobs[1:2])[0].recipe.likelihood == QUICK.likelihood
+        assert replace(usual, few_rows=0).fit_many(jobs[1:2])[0].recipe.likelihood == careful
+
     def test_one_member_astray_does_not_carry_the_answer(self) -> None:
         answers = torch.tensor([1.0, 2.0, 3.0, 4.0, 1e6])[:, None, None]
         assert interquartile_mean(answers).item() == pytest.approx(3.0)

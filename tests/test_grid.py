@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+from counterpoint.commands.parts import WITHOUT_FAILURES
 from counterpoint.commands.reproduce import Reproduce
 from counterpoint.data.jobs import Job
 from counterpoint.errors import CounterpointError
@@ -312,6 +313,26 @@ def test_the_papers_grids():
     assert list(quick_sd(methods=("PETS", "D3QN")).arms) == ["D3QN", "PETS"]
     with pytest.raises(CounterpointError, match="no method 'DQN'; choose from D3QN, Base-D"):
         sd(methods=("DQN",))
+
+
+def test_other_logs_are_asked_about_at_the_papers_sizes_and_of_fewer_arms():
+    grid = sd("non-random")
+    paper = paper_returns_by_size()
+    assert set(grid.trials) == {row["trials"] for row in paper}
+    assert {PAPER_NAMES.get(name, name) for name in grid.arms} == {row["method"] for row in paper} | {ROLLOUTS, SEARCH}
+    assert set(quick_sd("non-random").arms) == set(grid.arms) - {ROLLOUTS}
+    assert set(WITHOUT_FAILURES) < set(quick_sd("non-random").arms)
+
+
+def test_a_planner_is_tried_in_fewer_episodes(tmp_path: Path):
+    assert [arm.most_episodes for name, arm in sd().arms.items() if name == "PETS"] == [10]
+    assert {arm.most_episodes for name, arm in sd().arms.items() if name != "PETS"} == {0}
+    assert (Protocol().episodes(), Protocol().episodes(10), PROTOCOL.episodes(10)) == (50, 10, 3)
+    grid = tiny_grid({"D3QN": TINY})
+    grid = replace(grid, arms={**grid.arms, "fewer": replace(grid.arms["D3QN"], most_episodes=2)})
+    run(grid, tmp_path, InProcess())
+    by_hand = {cell.method: len((read_cell(tmp_path / grid.name, cell) or {})["selected"]) for cell in grid.cells()}
+    assert by_hand == {"D3QN": 3, "fewer": 2}
 
 
 def test_the_command_names_the_grid_and_fixes_its_packs():

@@ -22,7 +22,7 @@ from counterpoint.policies.d3qn import D3QN
 from counterpoint.policies.searched import SearchedPolicy
 from counterpoint.report.figures import demo_figure, episodes_figure
 from counterpoint.report.results import provenance, write_csv, write_json
-from counterpoint.scm.density import DensitySCM
+from counterpoint.scm.density import BRIEF, DensitySCM
 from counterpoint.seeding import derive, generator
 from counterpoint.simulation.rollout import Rollout, TaskSimulator
 from counterpoint.simulation.selection import Rollouts
@@ -39,9 +39,7 @@ def arms(length: float) -> dict[str, PolicyLearner]:
     learner = D3QN((128, 128), Schedule(steps=steps, check_every=max(steps // 10, 1), rate="linear"), batch=128)
     training = replace(SMALL_BICOGAN.training, schedule=Schedule(steps=int(1000 * length)))
     bicogan = replace(SMALL_BICOGAN, training=training)
-    exact = DensitySCM()
-    schedule = replace(exact.likelihood.schedule, steps=int(exact.likelihood.schedule.steps * length))
-    exact = replace(exact, likelihood=replace(exact.likelihood, schedule=schedule))
+    exact = DensitySCM(likelihood=replace(BRIEF, schedule=replace(BRIEF.schedule, steps=int(1000 * length))))
     return {
         "D3QN, real rows": unselected(learner),
         "CTRL_g, small BiCoGAN": General(bicogan, learner=learner, selection=Rollouts(starts=8)),

@@ -19,13 +19,16 @@ from counterpoint.experiments.groups import GroupAccuracy
 from counterpoint.experiments.hd import HD
 from counterpoint.experiments.sepsis import Sepsis
 from counterpoint.experiments.tumour import TumourBenchmark
+from counterpoint.methods.arms import CTRL_G, CTRL_G_BICOGAN, SEARCH
 from counterpoint.report.results import hardware
 
 Command = Annotated[Reproduce, tyro.conf.subcommand("reproduce")] | Annotated[Bench, tyro.conf.subcommand("bench")]
 Experiment = Grid | HD | Classic | Sepsis | Counterfactuals | TumourBenchmark | GroupAccuracy | EvaluationBenchmark
+WITHOUT_FAILURES = ("D3QN", "Base-S", CTRL_G_BICOGAN, CTRL_G, "BCQ", SEARCH)
+"""Who is asked to learn from logs of few random actions, most of which hold no failure."""
 PARTS: Mapping[str, tuple[str, ...]] = {
     **{name: ("reproduce", name) for name in ("sd", "sd-nonrandom")},
-    "sd-nonrandom-20": ("reproduce", "sd-nonrandom", "--random-action-share", "0.2"),
+    "sd-nonrandom-20": ("reproduce", "sd-nonrandom", "--random-action-share", "0.2", "--methods", *WITHOUT_FAILURES),
     **{name: ("reproduce", name) for name in ("hd", "hd-nonrandom", "ablations", "search-ablations", "classic")},
     **{name: ("bench", name) for name in ("tumour", "counterfactuals", "groups", "evaluation")},
     "sepsis": ("reproduce", "sepsis"),

@@ -36,8 +36,9 @@ def ablations(seeds: int = 20, methods: Sequence[str] = (), pack_size: int = 0) 
 
 
 def quick_ablations(seeds: int = 3, methods: Sequence[str] = (), pack_size: int = 0) -> Grid:
-    """Small networks, a few seeds, 50 trials."""
-    arms = ablation_arms(General(learner=QUICK_LEARNER, selection=Rollouts(starts=8)), (750, 1500, 3000))
+    """Small networks, a third of the demo's updates, a few seeds, 50 trials."""
+    learner = _of_length(QUICK_LEARNER, 1000)
+    arms = ablation_arms(General(learner=learner, selection=Rollouts(starts=8)), (500, 1000))
     return Grid("ablations-quick", chosen(arms, methods), (50,), tuple(range(seeds)), pack_size=pack_size)
 
 

@@ -23,7 +23,14 @@ from counterpoint.errors import require
 from counterpoint.evaluation.true_return import evaluate_many
 from counterpoint.experiments.cells import carry_out, read_rows, refuse_failures, write_rows
 from counterpoint.experiments.executors import Executor, Report, silent
-from counterpoint.experiments.grid import Behaviour, Protocol, behaviour_recipe, behaviours, code_version
+from counterpoint.experiments.grid import (
+    PLANNED_EPISODES,
+    Behaviour,
+    Protocol,
+    behaviour_recipe,
+    behaviours,
+    code_version,
+)
 from counterpoint.experiments.runner import LOGGED
 from counterpoint.methods.arms import CTRL_G, QUICK_SEARCH, SEARCH, beyond_arms, paper_arms, quick_arms
 from counterpoint.methods.general import LEARNER, General
@@ -59,6 +66,8 @@ class HDArm:
     split: Split = "nobody"
     """Who is told apart before anything is learned: nobody, subjects of different planets (an upper bound), or as many
     groups drawn by chance (a control); a policy is then learned for each."""
+    most_episodes: Count = 0
+    """Episodes that each of its policies is tried in at most; 0 for as many as all others."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -81,7 +90,7 @@ def hd_arms() -> dict[str, HDArm]:
         "CTRL_p + search": HDArm(Personal(search, MixtureGroups(count))),
         "known gravity": HDArm(Search(), "planets"),
         "random groups": HDArm(Search(), "chance"),
-        "PETS": HDArm(paper["PETS"]),
+        "PETS": HDArm(paper["PETS"], most_episodes=PLANNED_EPISODES),
     }
 
 
@@ -272,7 +281,7 @@ def _judge(learned: Sequence[Learned], task: CartPole, pack: Pack) -> list[dict[
     """Both ends of every seed's training on one planet."""
 
     def returns(policies: Sequence[Policy]) -> list[float]:
-        trials, seed = pack.protocol.evaluation_trials, pack.protocol.evaluation_seed
+        trials, seed = pack.protocol.episodes(pack.arm.most_episodes), pack.protocol.evaluation_seed
         return evaluate_many(policies, task.at_evaluation(), trials, seed).mean(1).tolist()
 
     selected = returns([each.selected for each in learned])

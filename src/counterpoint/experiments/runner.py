@@ -118,10 +118,10 @@ def fit_pack(order: Order, report: Report, checkpoints: Path, device: str, save_
     monitor = Monitor(folder, True, report, save_seconds=save_seconds).stage(cells[0].method.replace("/", "-"))
     learned = _learn(arm, jobs, monitor, device)
     report("evaluation", 0, 2)
-    selected = _returns([each.selected for each in learned], arm.task, cells[0].protocol)
+    selected = _returns([each.selected for each in learned], arm, cells[0].protocol)
     report("evaluation", 1, 2)
     same = all(each.selected is each.last for each in learned)
-    last = selected if same else _returns([each.last for each in learned], arm.task, cells[0].protocol)
+    last = selected if same else _returns([each.last for each in learned], arm, cells[0].protocol)
     gc.collect()
     seconds = (time.perf_counter() - begun) / len(cells)
     inside = [getattr(each.selected, "return_in_model", None) for each in learned]
@@ -150,9 +150,9 @@ def _learn(arm: Arm, jobs: Sequence[Job], monitor: Monitor, device: str) -> list
     return arm.learner.fit_many(jobs, arm.task, monitor, device)
 
 
-def _returns(policies: Sequence[Policy], task: KnownSCM, protocol: Protocol) -> list[list[float]]:
-    trials, seed = protocol.evaluation_trials, protocol.evaluation_seed
-    return evaluate_many(policies, task.at_evaluation(), trials, seed).tolist()
+def _returns(policies: Sequence[Policy], arm: Arm, protocol: Protocol) -> list[list[float]]:
+    trials, seed = protocol.episodes(arm.most_episodes), protocol.evaluation_seed
+    return evaluate_many(policies, arm.task.at_evaluation(), trials, seed).tolist()
 
 
 def _orders(packs: Sequence[Pack], folder: Path) -> list[Order]:

@@ -6,11 +6,13 @@ The paper logs 50 to 250 trials of 20 steps; 5, 10 and 20 show how few rows a po
 from collections.abc import Sequence
 
 from counterpoint.errors import CounterpointError
-from counterpoint.experiments.grid import Arm, Behaviour, Grid, Protocol
+from counterpoint.experiments.grid import PLANNED_EPISODES, Arm, Behaviour, Grid, Protocol
 from counterpoint.methods.arms import (
     CTRL_G,
+    PETS_ARM,
     PILCO,
     PILCO_ROWS,
+    ROLLOUTS,
     SEARCH,
     adversarial_arms,
     beyond_arms,
@@ -22,7 +24,8 @@ from counterpoint.policies.search import Search
 from counterpoint.tasks.cartpole import CartPole
 
 SEARCH_MIRROR = f"{SEARCH}, mirror declared"
-TRIALS = (5, 10, 20, 50, 100, 150, 200, 250)
+PAPER_TRIALS = (50, 100, 150, 200, 250)
+TRIALS = (5, 10, 20, *PAPER_TRIALS)
 QUICK_TRIALS, QUICK_SEEDS = (50, 250), 3
 
 
@@ -31,11 +34,19 @@ def sd(behaviour: Behaviour = "random", seeds: int = 20, methods: Sequence[str] 
     learners = {**paper_arms(), **adversarial_arms(), **beyond_arms()}
     arms = {name: _arm(name, learner) for name, learner in learners.items()}
     arms[SEARCH_MIRROR] = Arm(Search(), CartPole(mirror_declared=True))
-    numbers = tuple(range(seeds))
-    return Grid(_name(behaviour), chosen(arms, methods), TRIALS, numbers, behaviour, pack_size=pack_size)
+    asked, trials = _asked(arms, behaviour), TRIALS if behaviour == "random" else PAPER_TRIALS
+    return Grid(_name(behaviour), chosen(asked, methods), trials, tuple(range(seeds)), behaviour, pack_size=pack_size)
+
+
+def _asked(arms: dict[str, Arm], behaviour: Behaviour) -> dict[str, Arm]:
+    """All arms from random logs; from others the paper's, and two that use the model for more than one step."""
+    few = (*paper_arms(), ROLLOUTS, SEARCH)
+    return {name: arm for name, arm in arms.items() if behaviour == "random" or name in few}
 
 
 def _arm(name: str, learner: PolicyLearner) -> Arm:
+    if name == PETS_ARM:
+        return Arm(learner, CartPole(), most_episodes=PLANNED_EPISODES)
     if name == PILCO:
         return Arm(learner, CartPole(), PILCO_ROWS // Protocol().steps, one_size=True)
     return Arm(learner, CartPole())
@@ -47,7 +58,7 @@ def quick_sd(
     """Two sizes, a few seeds and small networks."""
     arms = {name: Arm(learner, CartPole()) for name, learner in quick_arms().items()}
     name, numbers = f"{_name(behaviour)}-quick", tuple(range(seeds))
-    return Grid(name, chosen(arms, methods), QUICK_TRIALS, numbers, behaviour, pack_size=pack_size)
+    return Grid(name, chosen(_asked(arms, behaviour), methods), QUICK_TRIALS, numbers, behaviour, pack_size=pack_size)
 
 
 def chosen(arms: dict[str, Arm], methods: Sequence[str]) -> dict[str, Arm]:

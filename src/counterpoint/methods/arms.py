@@ -32,7 +32,7 @@ from counterpoint.simulation.selection import Rollouts
 CTRL_G, CTRL_G_BICOGAN = "CTRL_g, default SCM", "CTRL_g, BiCoGAN"
 CTRL_G_CONDITIONAL = "CTRL_g, conditional BiCoGAN"
 SEARCH_BICOGAN, SEARCH_CONDITIONAL = "search in the paper's BiCoGAN", "search in the conditional BiCoGAN"
-ROLLOUTS, SEARCH, PILCO = "CTRL_g + rollouts", "CTRL_g + search", "PILCO"
+ROLLOUTS, SEARCH, PILCO, PETS_ARM = "CTRL_g + rollouts", "CTRL_g + search", "PILCO", "PETS"
 PILCO_ROWS = 2000
 """Rows that an exact Gaussian process is fitted on at most."""
 PAPER_NAMES = {CTRL_G: "CTRL_g", CTRL_G_BICOGAN: "CTRL_g"}
@@ -76,7 +76,7 @@ def paper_arms(learner: D3QN = LEARNER) -> dict[str, PolicyLearner]:
         CTRL_G_BICOGAN: General(BiCoGAN(), learner=learner),
         CTRL_G: General(learner=learner),
         "BCQ": BCQ(learner=unselected(learner)),
-        "PETS": PETS(),
+        PETS_ARM: PETS(),
         "STEVE": STEVE(learner=learner),
     }
 
@@ -143,7 +143,7 @@ def quick_arms() -> dict[str, PolicyLearner]:
         "D3QN": unselected(QUICK_LEARNER),
         **{name: General(model, learner=QUICK_LEARNER, selection=small) for name, model in arms.items()},
         "BCQ": BCQ(learner=unselected(QUICK_LEARNER)),
-        "PETS": PETS(replace(PETS().model, ensemble=3), particles=3, planner=planner),
+        PETS_ARM: PETS(replace(PETS().model, ensemble=3), particles=3, planner=planner),
         "STEVE": STEVE(dynamics=2, rewards=2, q_functions=2, learner=QUICK_LEARNER, selection=small),
         SEARCH: QUICK_SEARCH,
         SEARCH_BICOGAN: in_one_member(SMALL_BICOGAN, QUICK_SEARCH),
