@@ -102,6 +102,10 @@ def test_all_parts_run_and_two_runs_write_the_same_tables(tiny: None, tmp_path: 
     assert list(record["parts"]) == list(PARTS)
     assert all(part["done"] == part["cells"] > 0 and not part["failed"] for part in record["parts"].values())
     assert all(part["seconds"] > 0 and part["seeds"] for part in record["parts"].values())
+    own = {name: json.loads((tmp_path / "a" / f"{name}-quick.settings.json").read_text())["seconds"] for name in PARTS}
+    assert {name: part["seconds_of_cells"] for name, part in record["parts"].items()} == {
+        name: pytest.approx(sum(seconds.values()), abs=0.051) for name, seconds in own.items()
+    }
     assert (record["commit"], record["torch"]) == ("1111111", torch.__version__)
     assert str(tmp_path) not in json.dumps(record)
     monkeypatch.setattr(reproduce_all, "PARTS", {name: PARTS[name] for name in ("hd", "classic", "tumour", "groups")})

@@ -216,7 +216,7 @@ class Record:
         return self.whole.out / f"all{'-quick' * self.whole.quick}.settings.json"
 
     def add(self, ended: Ended) -> None:
-        """A part that has ended, with the seconds of earlier calls."""
+        """A part that has ended, with the seconds of earlier calls and those that its cells took, wherever they ran."""
         done, total = ended.part.cells()
         before = self.parts.get(ended.part.name, {}).get("seconds", 0.0)
         self.parts[ended.part.name] = {
@@ -225,6 +225,7 @@ class Record:
             "cells": total,
             "done": done,
             "seconds": round(before + ended.seconds, 1),
+            "seconds_of_cells": round(sum(ended.part.settings().get("seconds", {}).values()), 1),
             "failed": ended.why or None,
         }
         self.write()
