@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from statistics import fmean
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 FEWEST = 20
 """Rows below which a share of deaths is not drawn."""
+LEGEND_COLUMNS, TITLE_WIDTH = 3, 9
+"""What fits side by side: names below the figure, letters above a heat map."""
 
 
 def sepsis_figure(cells: Sequence[Row], path: str | os.PathLike[str]) -> None:
@@ -36,7 +39,7 @@ def sepsis_figure(cells: Sequence[Row], path: str | os.PathLike[str]) -> None:
         for panel, drug in ((fluid, "fluid"), (vasopressor, "vasopressor")):
             _dose_difference(panel, found, drug, colours)
         handles, labels = fluid.get_legend_handles_labels()
-        lower.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+        lower.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), LEGEND_COLUMNS))
 
 
 def _heat_maps(part: Any, cells: Sequence[Row], names: Sequence[str]) -> None:
@@ -50,7 +53,8 @@ def _heat_maps(part: Any, cells: Sequence[Row], names: Sequence[str]) -> None:
             if share[line, column] >= 0.5:
                 look = {"fontsize": 8.5, "color": "white" if share[line, column] > 20 else BLACK}
                 panel.text(column, line, f"{share[line, column]:.0f}", ha="center", va="center", **look)
-        panel.set(title=name, xlabel="vasopressor", xticks=range(share.shape[1]), yticks=range(share.shape[0]))
+        panel.set_title(fill(name, TITLE_WIDTH), fontsize=10)
+        panel.set(xlabel="vasopressor", xticks=range(share.shape[1]), yticks=range(share.shape[0]))
         panel.spines[:].set_visible(False)
         panel.tick_params(length=0)
     panels[0].set_ylabel("fluid")
@@ -61,10 +65,11 @@ def _mean_q(panel: "Axes", cells: Sequence[Row], colours: dict[str, str]) -> Non
     names = list(dict.fromkeys(row["policy"] for row in rows))
     for place, name in enumerate(names):
         own = [row["own"] for row in rows if row["policy"] == name]
-        panel.bar(place, fmean(own), color=colours[name], width=0.65, alpha=0.85)
-        panel.plot([place] * len(own), own, "_", color=GREY, markersize=9)
-    panel.set_xticks(range(len(names)), names)
-    panel.set(title="Self-graded: each policy by its own Q", ylabel="mean Q on test patients")
+        panel.barh(place, fmean(own), color=colours[name], height=0.65, alpha=0.85)
+        panel.plot(own, [place] * len(own), "|", color=GREY, markersize=9)
+    panel.set_yticks(range(len(names)), names)
+    panel.invert_yaxis()
+    panel.set(title="Self-graded: each policy by its own Q", xlabel="mean Q on test patients")
 
 
 def _records(panel: "Axes", cells: Sequence[Row], colours: dict[str, str]) -> None:
