@@ -32,7 +32,7 @@ def demo_cohort(raw: Path | None, out: Path) -> Path:
 
 def report_of(experiment: Sepsis, out: Path) -> Path:
     """The run folder of the first seed's searched policy, and its page, from what the experiment kept."""
-    parts, run = experiment.parts(out), Run(out / experiment.name / "run")
+    parts, run = experiment.parts(out), Run(out / experiment.name / f"seed-{experiment.first_seed}")
     require(parts.exists(), f"'{out / experiment.name}' has no parts of a run; remove its cells and run it again")
     run.start(storage.read(parts / "data.parquet"), HELD_OUT, experiment.first_seed)
     run.keep_task(load_kind(parts / "task", LearnedTask, "a task"))
