@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from zuko.transforms import MonotonicRQSTransform
 
 from counterpoint.data.jobs import Job, Padded
@@ -63,7 +64,26 @@ def conditional(law: Law, parents: Parents = (), size: int = 3, seed: int = 0) -
     return module.double()
 
 
+class NoCopies(TorchDispatchMode):
+    """Raises at a copy from one device to another."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        kwargs = kwargs or {}
+        if func is torch.ops.aten._to_copy.default:
+            assert torch.device(kwargs.get("device") or args[0].device) == args[0].device, "a copy between devices"
+        return func(*args, **kwargs)
+
+
 class TestLaws:
+    @EVERY_LAW
+    def test_nothing_is_copied_from_another_device(self, law: Law) -> None:
+        """As a graph of a GPU's work cannot: tried on a device that holds no numbers."""
+        raw = Raw(*(torch.empty(7, width, device="meta") for width in (law.width, law.shared)))
+        y = torch.empty(7, device="meta")
+        with NoCopies():
+            for answer in (law.log_prob(raw, y), law.abduct(raw, y), law.predict(raw, y)):
+                assert answer.device == y.device
+
     @EVERY_LAW
     def test_density_integrates_to_one(self, law: Law) -> None:
         y = torch.linspace(-60, 60, 240_001, dtype=torch.float64)

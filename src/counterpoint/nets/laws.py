@@ -199,8 +199,9 @@ class Mixture(Plain):
     def _parts(self, raw: Raw) -> tuple[Tensor, Tensor, Tensor]:
         """Log weights, means and log standard deviations; the means start apart, for alike they would stay alike."""
         logits, means, scales = raw.own.split(self.components, dim=-1)
-        apart = torch.linspace(-1.5, 1.5, self.components).to(means) if self.components > 1 else 0.0
-        return logits.log_softmax(-1), means + apart, bounded_log_scale(scales)
+        # Made where it is needed: a graph of a GPU's work cannot hold a copy from elsewhere.
+        apart = torch.linspace(-1.5, 1.5, self.components, dtype=means.dtype, device=means.device)
+        return logits.log_softmax(-1), means + apart * (self.components > 1), bounded_log_scale(scales)
 
     def log_prob(self, raw: Raw, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         weights, means, scales = self._parts(raw)
