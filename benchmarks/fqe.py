@@ -98,7 +98,7 @@ def by_gradients(question: Question, steps: int = 6000) -> float:
     how = cp.D3QN((64, 64), Schedule(steps=steps, rate="linear"), 512, 1e-3, tau=0.01, huber=1e3)
     network = how.build(columns["state"].shape[1], rows.actions.count, 1)  # pyright: ignore[reportAttributeAccessIssue]
     initialise(network, [0])
-    objective = Objective(rows.actions, lambda *given: learner(*given))
+    objective = Objective(rows.actions, lambda *given: learner(*given))  # pyright: ignore[reportArgumentType]
     learner = GradientFQE(network, how.build, [columns], how, objective, None)
     learner.after, learner.discount = question.policy_after, question.discount
     train(learner, how.schedule, [0], "", Monitor())

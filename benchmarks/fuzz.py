@@ -211,7 +211,8 @@ def content(change: Callable[[bytes, random.Random], bytes], *forms: str) -> Dam
 
     def damage(case: Case, rng: random.Random) -> None:
         case.form = case.form if case.form in (forms or DELIMITERS) else rng.choice(forms or ("csv", "parquet"))
-        case.files.append(partial(change, rng=random.Random(rng.random())))
+        own = random.Random(rng.random())
+        case.files.append(lambda data: change(data, own))
 
     return damage
 
@@ -406,7 +407,7 @@ def in_hand(case: Case, folder: Path) -> Any:
             table = change(table)
         if case.form != "parquet":
             return table
-        table.to_parquet(folder / "table.parquet")
+        table.to_parquet(folder / "table.parquet")  # pyright: ignore[reportAttributeAccessIssue]
         return on_disk(folder / "table.parquet", (folder / "table.parquet").read_bytes(), case)
     except Exception:  # What pandas or polars will not build is no case for us; the plain frame is.
         return plain

@@ -83,7 +83,8 @@ def shorter(recipe: BiCoGAN | ConditionalBiCoGAN, steps: int) -> BiCoGAN | Condi
 def accuracy(rows: Transitions, planet: Int[Tensor, " n"], theta: Tensor) -> float:
     """The share of subjects in the group that stands for their planet."""
     first = torch.stack([(rows.subject == subject).nonzero()[0, 0] for subject in rows.subject.unique()])
-    group = torch.from_numpy(KMeans(len(PLANETS), n_init=10, random_state=0).fit_predict(theta[first].numpy()))
+    groups = KMeans(len(PLANETS), n_init=10, random_state=0)  # pyright: ignore[reportArgumentType]
+    group = torch.from_numpy(groups.fit_predict(theta[first].numpy()))
     return matched_accuracy(group.long(), planet[first])
 
 

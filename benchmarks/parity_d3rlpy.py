@@ -16,7 +16,7 @@ from torch import Tensor
 
 from counterpoint.data.spaces import Discrete
 from counterpoint.nets.training import Schedule
-from counterpoint.policies.bcq import BCQ, ConstrainedQ, Imitation
+from counterpoint.policies.bcq import BCQ, Imitation
 from counterpoint.policies.d3qn import D3QN, DoubleQ, Objective, QLearner
 
 ROWS, STATE, ACTIONS, HIDDEN = 32, 4, 6, (16, 16)
@@ -75,7 +75,7 @@ def ours(penalty: float = PENALTY) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def fill(network: ConstrainedQ, q: Layers, behaviour: Layers) -> None:
+def fill(network: Any, q: Layers, behaviour: Layers) -> None:
     """The plain Q as a dueling one: advantage = Q and value = mean Q; states are taken as they are."""
     last, bias = q[-1]
     dueling = [*q[:-1], (torch.cat([last.mean(1, keepdim=True), last], 1), torch.cat([bias.mean()[None], bias]))]

@@ -41,7 +41,7 @@ def ours(data: Transitions, members: int) -> Callable[[], object]:
     task, how = CartPole(), D3QN(hidden=HIDDEN, batch=BATCH)
     network = how.build(4, 11, members)
     initialise(network, range(members))
-    learner = QLearner(network, how.build, [table(Job(data))] * members, how, greedy_by(task), None)
+    learner = QLearner(network, how.build, [table(Job(data))] * members, how, greedy_by(task, Job(data)), None)
     stepper, randoms = Stepper(learner), [torch.Generator().manual_seed(k) for k in range(members)]
 
     def fifty() -> None:

@@ -1,5 +1,7 @@
 """Another library's agent, trained inside a fitted SCM by Gymnasium's interface alone, acts well in the truth."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -11,8 +13,11 @@ SHAPES = False
 stable_baselines3 = pytest.importorskip("stable_baselines3")
 
 
-def test_a_stable_baselines_agent_trained_in_the_scm_keeps_the_true_pole_up() -> None:
+def test_a_stable_baselines_agent_trained_in_the_scm_keeps_the_true_pole_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Random actions keep it up for about 25 steps; the agent has never met the true CartPole."""
+    monkeypatch.setenv("SB3_LOGDIR", str(tmp_path))
     task = cp.CartPole()
     rows = cp.simulate(task, cp.random_policy(task), 50, 20, 0)
     env = cp.SCMEnv.of_model(cp.location_scale(ensemble=2).fit(rows), task, rows, horizon=200)
