@@ -129,9 +129,24 @@ def test_demo_marks_the_interquartile_mean(drawn, tmp_path: Path) -> None:
 
 def test_forest_fills_only_what_excludes_zero(drawn, tmp_path: Path) -> None:
     figures.paired_differences(differences(), tmp_path / "figure.png")
-    markers = [line for line in drawn[0].axes[0].lines if line.get_marker() == "o"]
-    assert [line.get_markerfacecolor() for line in markers] == [style.BLUE, "white", style.VERMILLION]
-    assert [line.get_xdata()[0] for line in markers] == [20, 2, -30]
+    markers = [[line for line in axes.lines if line.get_marker() == "o"] for axes in drawn[0].axes]
+    assert [[line.get_markerfacecolor() for line in own] for own in markers] == [
+        [style.BLUE, "white"],
+        [style.VERMILLION],
+    ]
+    assert [[(line.get_xdata()[0], line.get_ydata()[0]) for line in own] for own in markers] == [
+        [(20, 0), (2, 1)],
+        [(-30, 0)],
+    ]
+    assert [axes.get_title(loc="left") for axes in drawn[0].axes] == ["50 trials", "250 trials"]
+    assert [label.get_text() for label in drawn[0].axes[0].get_yticklabels()] == ["CTRL_g − D3QN", "CTRL_g − BCQ"]
+
+
+def test_a_forest_of_many_groups_is_no_taller_than_a_page_and_hides_empty_panels(drawn, tmp_path: Path) -> None:
+    rows = [{**row, "group": f"{size} trials"} for size in range(6) for row in differences()[:2]]
+    figures.paired_differences(rows, tmp_path / "figure.png")
+    assert [axes.get_visible() for axes in drawn[0].axes] == [True] * 6 + [False] * 2
+    assert drawn[0].get_size_inches()[1] < 5
 
 
 def test_error_map_prints_each_number_and_bolds_the_best(drawn, tmp_path: Path) -> None:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 BAR_COLUMNS = ("method", "trials", "low", "estimate", "high")
+PANELS_ACROSS = 4
+"""Groups of differences side by side."""
 
 
 def returns_by_size(
@@ -67,25 +69,30 @@ def paired_differences(
     title: str = "Difference in return on the same data seeds",
     xlabel: str = "difference in return (95% interval)",
 ) -> None:
-    """A forest plot: columns comparison, low, estimate, high, and group where rows belong under headings.
+    """A forest plot: columns comparison, low, estimate, high; where rows belong to groups, a panel for each group.
 
     Filled markers are intervals without zero: blue above it, vermillion below; hollow ones cannot tell.
     """
     require_columns(rows, ("comparison", "low", "estimate", "high"), "paired differences")
-    entries = _with_headings(rows)
-    with canvas(path, 1.3 + 0.36 * len(entries), title) as figure:
-        axes = figure.subplots()
-        axes.axvline(0, color=GREY, linewidth=1.2, zorder=1)
-        for height, entry in enumerate(entries):
-            if not isinstance(entry, str):
-                _forest_line(axes, height, entry)
-        axes.set_yticks(range(len(entries)), [_entry_label(entry) for entry in entries])
-        for label, entry in zip(axes.get_yticklabels(), entries, strict=True):
-            label.set_fontweight("bold" if isinstance(entry, str) else "normal")
-        axes.set_ylim(len(entries) - 0.4, -0.6)
-        axes.tick_params(axis="y", length=0)
-        axes.spines["left"].set_visible(False)
-        axes.set_xlabel(xlabel)
+    comparisons, groups = _unique(rows, "comparison"), list(dict.fromkeys(row.get("group") for row in rows))
+    across = min(len(groups), PANELS_ACROSS)
+    down = -(-len(groups) // across)
+    tall = 0.36 if across == 1 else 0.21
+    with canvas(path, 1.1 + down * (0.7 + tall * len(comparisons)), title) as figure:
+        panels = list(figure.subplots(down, across, squeeze=False, sharex=True, sharey=True).flat)
+        for panel, group in zip(panels, groups, strict=False):
+            panel.axvline(0, color=GREY, linewidth=1.2, zorder=1)
+            for row in (row for row in rows if row.get("group") == group):
+                _forest_line(panel, comparisons.index(row["comparison"]), row, told=across == 1)
+            panel.set_title("" if group is None else str(group), loc="left", fontweight="bold")
+            panel.tick_params(axis="y", length=0, labelsize=12 if across == 1 else 9)
+            panel.spines["left"].set_visible(False)
+        for panel in panels[len(groups) :]:
+            panel.set_visible(False)
+        first = figure.axes[0]
+        first.set_yticks(range(len(comparisons)), comparisons)
+        first.set_ylim(len(comparisons) - 0.4, -0.6)
+        figure.supxlabel(xlabel, fontsize=12)
 
 
 def demo_figure(
@@ -206,25 +213,15 @@ def _returns_panel(panel: "Axes", method: str, ours: Sequence[Row], paper: Seque
     panel.set_title(textwrap.fill(method, 20), loc="left", fontweight="bold")
 
 
-def _with_headings(rows: Sequence[Row]) -> list[str | Row]:
-    """The rows with the name of each group, where there are groups, before its first row."""
-    entries: list[str | Row] = []
-    for group in dict.fromkeys(row.get("group") for row in rows):
-        entries += [] if group is None else [str(group)]
-        entries += [row for row in rows if row.get("group") == group]
-    return entries
-
-
-def _entry_label(entry: str | Row) -> str:
-    return entry if isinstance(entry, str) else str(entry["comparison"])
-
-
-def _forest_line(axes: "Axes", height: int, row: Row) -> None:
+def _forest_line(axes: "Axes", height: int, row: Row, told: bool) -> None:
+    """One interval; with its numbers beside it where they are told."""
     difference = Interval(float(row["estimate"]), float(row["low"]), float(row["high"]))
-    told = difference.excludes(0.0)
-    colour = (BLUE if difference.estimate > 0 else VERMILLION) if told else GREY
+    sure = difference.excludes(0.0)
+    colour = (BLUE if difference.estimate > 0 else VERMILLION) if sure else GREY
     axes.plot([difference.low, difference.high], [height, height], color=colour, linewidth=2, zorder=2)
-    axes.plot(difference.estimate, height, "o", color=colour, markerfacecolor=colour if told else "white", zorder=3)
+    axes.plot(difference.estimate, height, "o", color=colour, markerfacecolor=colour if sure else "white", zorder=3)
+    if not told:
+        return
     axes.annotate(
         f"{difference:+.1f}".replace("-", "−"),
         (1.01, height),
