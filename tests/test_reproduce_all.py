@@ -1,6 +1,7 @@
 """All parts from one command: the plan, one record, the same tables twice, other commits refused, what fails told."""
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,12 @@ def test_all_parts_run_and_two_runs_write_the_same_tables(tiny: None, tmp_path: 
     assert tables(tmp_path / "b").items() <= made.items()
     monkeypatch.undo()
     assert not any(b"seconds" in table.splitlines()[0] for table in made.values())
+
+
+def test_a_parts_command_can_be_typed_as_it_is_shown(tmp_path: Path):
+    part = parts.Part("sd-nonrandom-20", PARTS["sd-nonrandom-20"], tmp_path)
+    assert shlex.split(part.line) == ["counterpoint", *PARTS["sd-nonrandom-20"]]
+    assert "'CTRL_g, BiCoGAN'" in part.line
 
 
 def test_the_plan_of_what_is_done_is_nothing(two: None, tmp_path: Path, capsys: Any):

@@ -1,5 +1,6 @@
 """The parts of `counterpoint reproduce all`: tables that can each be made alone, by a command of its own."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -83,6 +84,11 @@ class Part:
     def typed(self) -> list[str]:
         """All that is typed after `counterpoint`; an executor is named last."""
         return [*self.words[:2], "--out", str(self.out), *self.words[2:]]
+
+    @property
+    def line(self) -> str:
+        """What to type in a shell, but for the folder."""
+        return shlex.join(["counterpoint", *self.words])
 
     @cached_property
     def command(self) -> Reproduce | Bench:

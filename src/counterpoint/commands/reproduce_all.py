@@ -126,7 +126,7 @@ class ReproduceAll:
 
     def _in_turn(self) -> Iterator[Ended]:
         for part in self.parts:
-            say(f"\n{part.name}: counterpoint {' '.join(part.words)}")
+            say(f"\n{part.name}: {part.line}")
             begun = time.perf_counter()
             why = _execute(part)
             yield Ended(part, time.perf_counter() - begun, why)
@@ -220,7 +220,7 @@ class Record:
         done, total = ended.part.cells()
         before = self.parts.get(ended.part.name, {}).get("seconds", 0.0)
         self.parts[ended.part.name] = {
-            "command": " ".join(["counterpoint", *ended.part.words]),
+            "command": ended.part.line,
             "seeds": ended.part.seeds(),
             "cells": total,
             "done": done,
