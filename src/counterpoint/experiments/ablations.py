@@ -56,7 +56,7 @@ def quick_search_ablations(seeds: int = 3, methods: Sequence[str] = (), pack_siz
 
 def search_variants(reference: Search) -> dict[str, Search]:
     """The search, and everything that differs from it in one thing; the part before the colon is the question."""
-    longer = replace(reference.schedule, steps=60, patience=0)
+    longer = replace(reference.schedule, steps=reference.schedule.steps * 12 // 5, patience=0)
     return {
         REFERENCE: reference,
         "members: the fitted ones": replace(reference, draws=None),
