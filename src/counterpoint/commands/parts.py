@@ -56,13 +56,13 @@ class Measured:
 
 
 MEASURED: Mapping[str, Measured] = {
-    "sd": Measured(gpu=2630, quick=400),
+    "sd": Measured(gpu=2630, quick=385),
     "sd-nonrandom": Measured(quick=341),
     "sd-nonrandom-20": Measured(quick=203),
     "hd": Measured(gpu=1914, quick=167),
     "hd-nonrandom": Measured(gpu=1819, quick=514),
     "ablations": Measured(quick=260),
-    "search-ablations": Measured(gpu=412, quick=540),
+    "search-ablations": Measured(gpu=412, quick=706),
     "classic": Measured(gpu=399, quick=39),
     "tumour": Measured(gpu=1776, core=1776, quick=58),
     "counterfactuals": Measured(quick=88),
