@@ -22,10 +22,11 @@ from counterpoint.experiments.classic import Problem
 from counterpoint.experiments.counterfactuals import Counterfactuals, named
 from counterpoint.experiments.estimators import quick_estimators
 from counterpoint.experiments.evaluation import EvaluationBenchmark
-from counterpoint.experiments.executors import Executor, InProcess, Joblib
+from counterpoint.experiments.executors import Auto, Executor, InProcess, Joblib
 from counterpoint.experiments.grid import Grid, Protocol
 from counterpoint.experiments.groups import GroupAccuracy
 from counterpoint.experiments.hd import HDArm
+from counterpoint.experiments.jobserver import ADDRESS, SECONDS, Slots
 from counterpoint.experiments.known_policies import GROUNDS, finite_ground
 from counterpoint.experiments.sepsis import Sepsis
 from counterpoint.experiments.sepsis_cohort import SyntheticPatients
@@ -246,13 +247,32 @@ def test_side_by_side_the_longest_come_first_and_lines_have_names(
     monkeypatch.setattr(Part, "file", "a table")
     monkeypatch.setattr(Part, "seeds", lambda self: [0])
     monkeypatch.setattr(parts, "MEASURED", {"groups": Measured(core=9.0), "sd": Measured(core=1.0)})
-    begun: list[str] = []
+    begun: dict[str, Slots] = {}
     apart = reproduce_all._execute_apart
-    monkeypatch.setattr(reproduce_all, "_execute_apart", lambda p, r: (begun.append(p.name), apart(p, r))[1])
+
+    def noting(part: Part, running: Any, told: dict[str, str]) -> Any:
+        begun[part.name] = Slots(told[ADDRESS], float(told[SECONDS]))
+        return apart(part, running, told)
+
+    monkeypatch.setattr(reproduce_all, "_execute_apart", noting)
     with pytest.raises(CounterpointError, match=r"2 of 2 parts failed \(.*sd: there is no method 'no'; choose from"):
         ReproduceAll(tmp_path, False, "cpu", InProcess(), 2, False).run()
-    assert begun == ["groups", "sd"]
+    assert [(name, slots.seconds) for name, slots in begun.items()] == [("groups", 9.0), ("sd", 1.0)]
+    assert len({slots.address for slots in begun.values()}) == 1, "one server for all"
     assert "sd: counterpoint: there is no method 'no'" in capsys.readouterr().out
+
+
+def test_parts_at_the_same_time_share_the_processes_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 16)
+    whole = lambda executor, device="cpu", at_once=None: ReproduceAll(tmp_path, False, device, executor, at_once, False)
+    assert [whole(executor).at_once for executor in (Auto(), Joblib(3), InProcess())] == [2, 1, 1]
+    assert [whole(executor).processes for executor in (Auto(), Joblib(3), InProcess())] == [16, 3, 1]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    on_gpu = whole(Auto(), "cuda")
+    assert (on_gpu.at_once, on_gpu.processes) == (len(PARTS), 15), "all parts, and a core for what is not work"
+    assert all(part.typed[-3:] == ["joblib", "--workers", "15"] for part in on_gpu.parts)
+    alone = whole(Auto(), "cuda", 1)
+    assert (alone.processes, alone.parts[0].typed[-2:]) == (1, ["--device", "cuda"])
 
 
 @pytest.mark.parametrize(

@@ -76,9 +76,9 @@ class Reproduce:
     """Of all: print what is done, what is left and how long it takes, and stop."""
     keep: bool = False
     """Of all: go on in a folder with results of another commit."""
-    side_by_side: int = 1
-    """Of all: parts that run at the same time, each in a process of its own; on a GPU they share the card, best under
-    MPS."""
+    side_by_side: int | None = None
+    """Of all: parts that run at the same time; they share the executor's processes, the part with most to do first, and
+    on a GPU the card, by CUDA's MPS where it is installed. All of them on a GPU, two on processors."""
     device: str = "auto"
     """cpu, cuda or auto."""
     pack_size: int | None = None
@@ -90,7 +90,7 @@ class Reproduce:
         if self.experiment == "all":
             self._all()
             return
-        if self.plan or self.keep or self.side_by_side != 1:
+        if self.plan or self.keep or self.side_by_side is not None:
             raise CounterpointError(f"{self.experiment} has neither --plan nor --keep nor --side-by-side; only all has")
         if self.experiment == "sepsis":
             self._sepsis()

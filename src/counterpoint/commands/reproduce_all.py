@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, isfinite
@@ -21,10 +22,14 @@ from counterpoint.commands.console import say, show
 from counterpoint.commands.parts import HOST, PARTS, QUICK, Part
 from counterpoint.errors import CounterpointError, require
 from counterpoint.experiments.executors import Auto, Executor, InProcess, Joblib, Ray
+from counterpoint.experiments.gpu_sharing import shared_gpu
+from counterpoint.experiments.jobserver import JobServer
 from counterpoint.report.results import provenance, same_commit, write_json
 
 PATIENCE = 60.0
 """Seconds that a part has to write its checkpoints after Ctrl-C."""
+LONGEST = 1e6
+"""Seconds that a part is taken to last which nobody has timed."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +50,19 @@ class ReproduceAll:
     quick: bool
     device: str
     executor: Executor
-    side_by_side: int
+    side_by_side: int | None
     keep: bool
 
     def __post_init__(self) -> None:
-        require(self.side_by_side > 0, f"{self.side_by_side} parts at a time are none; set --side-by-side to 1 or more")
+        require(self.at_once > 0, f"{self.side_by_side} parts at a time are none; set --side-by-side to 1 or more")
+
+    @property
+    def at_once(self) -> int:
+        """Parts at the same time. Nobody said: on a GPU all of them, for it is idle while one of them is written; on
+        processors two, for while the last cells of one part are done there are cores for the next."""
+        if self.side_by_side is not None:
+            return self.side_by_side
+        return 1 if not isinstance(self.executor, Auto) else len(PARTS) if self._on_gpu else 2
 
     @cached_property
     def parts(self) -> list[Part]:
@@ -58,20 +71,18 @@ class ReproduceAll:
     def _part(self, name: str, words: tuple[str, ...]) -> Part:
         device = () if name in HOST else ("--device", self.device)
         quick = QUICK.get(name, ("--quick",)) * self.quick
-        return Part(name, (*words, *device, *quick, *self._executor_words(name)), self.out)
+        return Part(name, (*words, *device, *quick, *self._executor_words()), self.out)
 
-    def _executor_words(self, name: str) -> tuple[str, ...]:
-        """An executor as it is typed. Beside a GPU, parts of the processor alone have some cores each."""
-        if name in HOST and isinstance(self.executor, Auto) and self._on_gpu:
-            return "joblib", "--workers", str(max((os.cpu_count() or 1) // 4, 1))
+    def _executor_words(self) -> tuple[str, ...]:
+        """An executor as it is typed; parts at the same time share the processes of one."""
         match self.executor:
             case InProcess():
                 return ("in-process",)
-            case Joblib(workers):
-                return "joblib", "--workers", str(workers)
             case Ray(address, gpus):
                 return "ray", "--address", address, "--gpus", str(gpus)
-        return ()
+            case Auto() if self.at_once == 1:
+                return ()
+        return "joblib", "--workers", str(self.processes)
 
     @property
     def _on_gpu(self) -> bool:
@@ -80,24 +91,27 @@ class ReproduceAll:
     def show_plan(self) -> None:
         """The parts with what is done, what is left and the minutes it will take."""
         lines = []
-        minutes = [self._expected(part) / self._processes() / 60 for part in self.parts]
+        minutes = [self._expected(part) / self.processes / 60 for part in self.parts]
         for part, long in zip(self.parts, minutes, strict=True):
             done, total = part.cells()
             told = f"{long:.1f}" if isfinite(long) else "?"
             lines.append({"part": part.name, "cells": total, "done": done, "to do": total - done, "minutes": told})
         known = [each for each in minutes if isfinite(each)]
-        # Side by side on a processor, parts share the cores that one alone would have.
-        together = max(max(known, default=0.0), sum(known) / (self.side_by_side if self._on_gpu else 1))
+        # Side by side, parts share the processes that one alone would have.
+        together = sum(known) / (self.at_once if isinstance(self.executor, InProcess | Ray) else 1)
         whole = {name: sum(line[name] for line in lines) for name in ("cells", "done", "to do")}
         unknown = " and what is not known" * (len(known) < len(minutes))
         lines.append({"part": "all", **whole, "minutes": f"{together:.1f}{unknown}"})
         show(lines, "what there is to do, and the minutes that it took a machine of this kind")
 
-    def _processes(self) -> int:
-        """Processes that share the cells of a part."""
+    @property
+    def processes(self) -> int:
+        """Processes that share the work: a core each, and on a machine with a GPU one core for all that is not work."""
         if isinstance(self.executor, Joblib):
             return self.executor.workers
-        return (os.cpu_count() or 1) if isinstance(self.executor, Auto) and not self._on_gpu else 1
+        if not isinstance(self.executor, Auto):
+            return 1
+        return max((os.cpu_count() or 1) - self._on_gpu, 1) if self.at_once > 1 or not self._on_gpu else 1
 
     def run(self) -> None:
         """Whatever is left of every part; what fails is told in one line each, at the end in one line."""
@@ -105,7 +119,7 @@ class ReproduceAll:
         record = Record(self)
         record.write()
         failed: list[Ended] = []
-        for ended in self._in_turn() if self.side_by_side == 1 else self._side_by_side():
+        for ended in self._in_turn() if self.at_once == 1 else self._side_by_side():
             record.add(ended)
             if ended.why:
                 failed.append(ended)
@@ -133,10 +147,18 @@ class ReproduceAll:
 
     def _side_by_side(self) -> Iterator[Ended]:
         """Processes, the longest parts first, so that no long one is left alone at the end."""
+        with ExitStack() as around:
+            if self._on_gpu and around.enter_context(shared_gpu()):
+                say("processes share the GPU by MPS")
+            server = around.enter_context(JobServer(self.processes))
+            yield from self._apart(server)
+
+    def _apart(self, server: JobServer) -> Iterator[Ended]:
         longest = sorted(self.parts, key=lambda part: -self._expected(part))
         running: dict[str, subprocess.Popen[str]] = {}
-        with ThreadPoolExecutor(self.side_by_side) as threads:
-            futures = [threads.submit(_execute_apart, part, running) for part in longest]
+        with ThreadPoolExecutor(self.at_once) as threads:
+            told = {part.name: server.environment(min(self._expected(part), LONGEST)) for part in longest}
+            futures = [threads.submit(_execute_apart, part, running, told[part.name]) for part in longest]
             try:
                 for future in as_completed(futures):
                     yield future.result()
@@ -174,11 +196,13 @@ def _execute(part: Part) -> str:
     return ""
 
 
-def _execute_apart(part: Part, running: dict[str, "subprocess.Popen[str]"]) -> Ended:
-    """Run a part in a process of its own, every line that it prints under its name."""
+def _execute_apart(part: Part, running: dict[str, "subprocess.Popen[str]"], told: Mapping[str, str]) -> Ended:
+    """Run a part in a process of its own, which is `told` where to ask for slots; its lines come under its name."""
     begun, last = time.perf_counter(), ""
-    words = [sys.executable, "-m", "counterpoint", *part.typed]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    words, environment = [sys.executable, "-m", "counterpoint", *part.typed], {**os.environ, **told}
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    ) as process:
         running[part.name] = process
         for line in process.stdout or ():
             last = line.strip() or last
@@ -233,6 +257,6 @@ class Record:
     def write(self) -> None:
         whole = self.whole
         words = ["counterpoint reproduce all", *(["--quick"] * whole.quick), f"--device {whole.device}"]
-        words += [f"--side-by-side {whole.side_by_side}"] * (whole.side_by_side > 1)
-        ran = {"command": " ".join(words), "executor": encode(whole.executor)}
+        words += [f"--side-by-side {whole.side_by_side}"] * (whole.side_by_side is not None)
+        ran = {"command": " ".join(words), "executor": encode(whole.executor), "processes": whole.processes}
         write_json({**ran, **provenance(), "parts": self.parts}, self.path)

@@ -1,22 +1,25 @@
 """Who does the work of a grid: this process, processes beside it, or a Ray cluster; all three give the same rows.
 
 A worker that dies is given its item again, twice; then the item is reported as failed, and the others go on. An
-exception is reported at once: the same numbers would raise it again.
+exception is reported at once: the same numbers would raise it again. Where a job server is named in the environment
+(`jobserver.py`), processes of several commands share its slots.
 """
 
 import os
+import threading
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
-from queue import SimpleQueue
+from queue import LifoQueue
 from typing import Any, TypeVar
 
 import torch
 
 from counterpoint.errors import CounterpointError
+from counterpoint.experiments.jobserver import Slots
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -72,19 +75,20 @@ class Joblib(Executor):
     ) -> Iterator[tuple[int, Result | Failure]]:
         if self.workers < 1:
             raise CounterpointError(f"cannot work with {self.workers} processes; set workers to 1 or more")
-        lanes = [_Lane() for _ in range(min(self.workers, len(items)))]
-        free: SimpleQueue[_Lane] = SimpleQueue()
-        for lane in lanes:
-            free.put(lane)
-        threads = ThreadPoolExecutor(max(len(lanes), 1))
+        lanes = _Lanes(min(self.workers, len(items)), len(items))
+        threads, slots = ThreadPoolExecutor(max(lanes.count, 1)), Slots.of_environment()
+
+        def do(index: int) -> Result | Failure:
+            with slots.slot(1 - index / len(items)), lanes.one() as lane:
+                return lane.do(work, items[index])
+
         try:
-            futures = {threads.submit(_in_lane, free, work, item): index for index, item in enumerate(items)}
+            futures = {threads.submit(do, index): index for index in range(len(items))}
             for future in as_completed(futures):
                 yield futures[future], future.result()
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
-            for lane in lanes:
-                lane.close()
+            lanes.close()
 
 
 @dataclass(frozen=True)
@@ -138,8 +142,12 @@ def silent(stage: str, done: int, total: int) -> None:
 
 
 def _alone(work: Callable[[Item, Report], Result], item: Item, report: Report = silent) -> Result:
-    with one_thread():
-        return work(item, report)
+    try:
+        with one_thread():
+            return work(item, report)
+    finally:
+        if torch.cuda.is_initialized():  # Processes beside this one need the memory that the item no longer does.
+            torch.cuda.empty_cache()
 
 
 class _Lane:
@@ -173,12 +181,33 @@ class _Lane:
         self.process.shutdown(wait=True, kill_workers=True)
 
 
-def _in_lane(free: "SimpleQueue[_Lane]", work: Callable[[Item, Report], Result], item: Item) -> Result | Failure:
-    lane = free.get()
-    try:
-        return lane.do(work, item)
-    finally:
-        free.put(lane)
+class _Lanes:
+    """Processes for a number of items; the last one used comes first, and one that no item waits for is ended."""
+
+    def __init__(self, count: int, items: int) -> None:
+        self.count, self.waiting = count, items
+        self.all = [_Lane() for _ in range(count)]
+        self.free: LifoQueue[_Lane] = LifoQueue()
+        for lane in self.all:
+            self.free.put(lane)
+        self.lock = threading.Lock()
+
+    @contextmanager
+    def one(self) -> Iterator[_Lane]:
+        lane = self.free.get()
+        with self.lock:
+            self.waiting -= 1
+        try:
+            yield lane
+        finally:
+            if self.waiting:
+                self.free.put(lane)
+            else:
+                lane.close()
+
+    def close(self) -> None:
+        for lane in self.all:
+            lane.close()
 
 
 def _with_parent(work: Callable[[Item, Report], Result], item: Item, parent: int) -> Result:

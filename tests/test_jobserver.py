@@ -1,0 +1,174 @@
+"""Slots that commands share: never more than there are, the longest queue first, free again when a holder dies."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from counterpoint.experiments.executors import Joblib, Report, silent
+from counterpoint.experiments.gpu_sharing import LOGS, PIPES, shared_gpu
+from counterpoint.experiments.jobserver import JobServer, Slots
+
+SHAPES = False
+SOON = 20.0
+
+
+def until(told: Callable[[], bool], what: str) -> None:
+    """Wait for something that is about to be true."""
+    end = time.monotonic() + SOON
+    while not told():
+        assert time.monotonic() < end, what
+        time.sleep(0.005)
+
+
+def client(server: JobServer, seconds: float) -> Slots:
+    return Slots(str(server.listener.address), seconds)
+
+
+def test_a_free_slot_goes_to_whoever_has_most_to_do():
+    order: list[float] = []
+
+    def ask(seconds: float) -> None:
+        with client(server, seconds).slot(0.5):
+            order.append(seconds)
+
+    with JobServer(1) as server:
+        with client(server, 1.0).slot(1.0):
+            threads = [threading.Thread(target=ask, args=(seconds,)) for seconds in (5.0, 50.0, 1.0)]
+            for thread in threads:
+                thread.start()
+            until(lambda: len(server.waiting) == 3, "all three wait")
+            assert [-seconds for seconds, _ in sorted(server.waiting)] == [25.0, 2.5, 0.5], "by what is left to do"
+            assert not order
+        for thread in threads:
+            thread.join(SOON)
+    assert order == [50.0, 5.0, 1.0]
+
+
+def test_there_are_never_more_holders_than_slots():
+    inside, most, lock = [0], [0], threading.Lock()
+
+    def ask() -> None:
+        with client(server, 1.0).slot(1.0):
+            with lock:
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+            time.sleep(0.02)
+            with lock:
+                inside[0] -= 1
+
+    with JobServer(2) as server:
+        threads = [threading.Thread(target=ask) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(SOON)
+        until(lambda: server.free == 2, "all are given back")
+    assert most == [2]
+
+
+def test_a_holder_that_is_killed_gives_its_slot_back():
+    ask = "with Slots.of_environment().slot(1): print(1, flush=True); input()"
+    code = f"from counterpoint.experiments.jobserver import Slots\n{ask}"
+    with JobServer(1) as server:
+        environment = {**os.environ, **server.environment(3.0)}
+        holder = subprocess.Popen(
+            [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert holder.stdout is not None
+        assert holder.stdin is not None
+        assert holder.stdout.readline().strip() == "1"
+        assert server.free == 0
+        holder.kill()
+        holder.wait(SOON)
+        until(lambda: server.free == 1, "the slot is free")
+        holder.stdout.close()
+        holder.stdin.close()
+
+
+def test_without_a_server_nobody_waits(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("COUNTERPOINT_JOBSERVER", raising=False)
+    with Slots.of_environment().slot(1.0):
+        pass
+
+
+def note(path: Path, report: Report) -> int:
+    """Begin and end of some work, on the clock that all processes share."""
+    begun = time.monotonic()
+    time.sleep(0.1)
+    path.write_text(f"{begun} {time.monotonic()}")
+    return os.getpid()
+
+
+def test_two_commands_share_the_slots_of_one_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with JobServer(1) as server:
+        for name, value in server.environment(1.0).items():
+            monkeypatch.setenv(name, value)
+        paths = [[tmp_path / f"{command}{item}" for item in range(3)] for command in range(2)]
+        outcomes: list[list[tuple[int, object]]] = [[], []]
+        commands = [
+            threading.Thread(target=lambda c=c: outcomes[c].extend(Joblib(3).run(note, paths[c], silent)))
+            for c in range(2)
+        ]
+        for command in commands:
+            command.start()
+        for command in commands:
+            command.join(60)
+    spans = sorted(tuple(map(float, path.read_text().split())) for own in paths for path in own)
+    assert len(spans) == 6
+    assert all(before[1] <= after[0] for before, after in pairwise(spans)), "one at a time"
+    workers = [{outcome for _, outcome in own} for own in outcomes]
+    assert [len(own) for own in workers] == [1, 1], "a process that is warm is taken before another starts"
+
+
+CONTROL = """#!/bin/sh
+if [ "$1" = "-d" ]; then echo "start $CUDA_MPS_PIPE_DIRECTORY" >> {log}; exit {code}; fi
+cat >> {log}
+"""
+
+
+@pytest.fixture
+def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A service that writes down what it is told."""
+    program, log = tmp_path / "nvidia-cuda-mps-control", tmp_path / "log"
+    program.write_text(CONTROL.format(log=log, code=0))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv(PIPES, raising=False)
+    return log
+
+
+def test_processes_share_a_gpu_by_a_service_of_their_own(control: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("counterpoint.experiments.gpu_sharing.TRIAL", "")
+    with shared_gpu() as shared:
+        own = os.environ[PIPES]
+        assert shared
+        assert Path(own).is_dir()
+        assert Path(os.environ[LOGS]).is_dir()
+        with shared_gpu() as again:
+            assert again, "a service that is there is used"
+    assert PIPES not in os.environ
+    assert control.read_text().split("\n") == [f"start {own}", "quit", ""]
+    assert not Path(own).exists()
+
+
+def test_a_service_that_does_not_serve_changes_nothing(control: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("counterpoint.experiments.gpu_sharing.TRIAL", "raise SystemExit(1)")
+    with shared_gpu() as shared:
+        assert not shared
+        assert PIPES not in os.environ
+    assert control.read_text().endswith("quit\n")
+    program = control.parent / "nvidia-cuda-mps-control"
+    program.write_text(CONTROL.format(log=control, code=1))
+    with shared_gpu() as shared:
+        assert not shared
+    assert control.read_text().count("quit") == 1, "what did not start is not stopped"
+    program.unlink()
+    with shared_gpu() as shared:
+        assert not shared
