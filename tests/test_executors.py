@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 
 from counterpoint.data.jobs import Job
 from counterpoint.errors import CounterpointError
@@ -85,6 +86,21 @@ def test_joblib_reports_exceptions_without_retrying(monkeypatch: pytest.MonkeyPa
     check_exceptions(Auto())
     with pytest.raises(CounterpointError, match="0 processes"):
         list(Joblib(0).run(square, [1], silent))
+
+
+def crowded(path: Path, report: Report) -> int:
+    """Finds the GPU's memory taken at its first try, or at every one."""
+    tried = int(path.read_text()) + 1 if path.exists() else 1
+    path.write_text(str(tried))
+    if tried == 1 or "always" in path.name:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    return tried
+
+
+def test_memory_that_neighbours_hold_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("counterpoint.experiments.executors.PATIENCE", 0.01)
+    outcomes = dict(Joblib(1).run(crowded, [tmp_path / "once", tmp_path / "always"], silent))
+    assert outcomes == {0: 2, 1: Failure("OutOfMemoryError: CUDA out of memory", 3)}
 
 
 @with_ray

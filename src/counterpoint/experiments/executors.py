@@ -1,12 +1,14 @@
 """Who does the work of a grid: this process, processes beside it, or a Ray cluster; all three give the same rows.
 
-A worker that dies is given its item again, twice; then the item is reported as failed, and the others go on. An
-exception is reported at once: the same numbers would raise it again. Where a job server is named in the environment
+A worker that dies is given its item again, twice; then the item is reported as failed, and the others go on. So is one
+that found the GPU's memory taken, which its neighbours may have given back by then. Any other exception is reported at
+once: the same numbers would raise it again. Where a job server is named in the environment
 (`jobserver.py`), processes of several commands share its slots.
 """
 
 import os
 import threading
+import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +28,9 @@ Result = TypeVar("Result")
 Report = Callable[[str, int, int], None]
 """Called as report(stage, done, total)."""
 RETRIES = 2
-"""How often an item is tried again after its worker died."""
+"""How often an item is tried again after its worker died or found no memory."""
+PATIENCE = 20.0
+"""Seconds before an item that found no memory is tried again."""
 
 
 @dataclass(frozen=True)
@@ -173,6 +177,9 @@ class _Lane:
             except BrokenProcessPool as error:
                 died = f"the worker died ({_reason(error)})"
                 self.process = self._start()
+            except torch.OutOfMemoryError as error:
+                died = _reason(error)
+                time.sleep(PATIENCE)
             except Exception as error:
                 return Failure(_reason(error), 1)
         return Failure(died, 1 + RETRIES)
