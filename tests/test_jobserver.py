@@ -1,4 +1,4 @@
-"""Slots that commands share: never more than there are, the longest queue first, free again when a holder dies."""
+"""Slots that commands share: never more than there are, the lowest rank first, free again when a holder dies."""
 
 import os
 import subprocess
@@ -27,35 +27,34 @@ def until(told: Callable[[], bool], what: str) -> None:
         time.sleep(0.005)
 
 
-def client(server: JobServer, seconds: float) -> Slots:
-    return Slots(str(server.listener.address), seconds)
+def client(server: JobServer, rank: int = 0) -> Slots:
+    return Slots(str(server.listener.address), rank)
 
 
-def test_a_free_slot_goes_to_whoever_has_most_to_do():
-    order: list[float] = []
+def test_a_free_slot_goes_to_the_lowest_rank_that_waits():
+    order: list[int] = []
 
-    def ask(seconds: float) -> None:
-        with client(server, seconds).slot(0.5):
-            order.append(seconds)
+    def ask(rank: int) -> None:
+        with client(server, rank).slot():
+            order.append(rank)
 
     with JobServer(1) as server:
-        with client(server, 1.0).slot(1.0):
-            threads = [threading.Thread(target=ask, args=(seconds,)) for seconds in (5.0, 50.0, 1.0)]
+        with client(server, 9).slot():
+            threads = [threading.Thread(target=ask, args=(rank,)) for rank in (5, 1, 12)]
             for thread in threads:
                 thread.start()
             until(lambda: len(server.waiting) == 3, "all three wait")
-            assert [-seconds for seconds, _ in sorted(server.waiting)] == [25.0, 2.5, 0.5], "by what is left to do"
             assert not order
         for thread in threads:
             thread.join(SOON)
-    assert order == [50.0, 5.0, 1.0]
+    assert order == [1, 5, 12]
 
 
 def test_there_are_never_more_holders_than_slots():
     inside, most, lock = [0], [0], threading.Lock()
 
     def ask() -> None:
-        with client(server, 1.0).slot(1.0):
+        with client(server).slot():
             with lock:
                 inside[0] += 1
                 most[0] = max(most[0], inside[0])
@@ -74,10 +73,10 @@ def test_there_are_never_more_holders_than_slots():
 
 
 def test_a_holder_that_is_killed_gives_its_slot_back():
-    ask = "with Slots.of_environment().slot(1): print(1, flush=True); input()"
+    ask = "with Slots.of_environment().slot(): print(1, flush=True); input()"
     code = f"from counterpoint.experiments.jobserver import Slots\n{ask}"
     with JobServer(1) as server:
-        environment = {**os.environ, **server.environment(3.0)}
+        environment = {**os.environ, **server.environment(3)}
         holder = subprocess.Popen(
             [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -94,7 +93,7 @@ def test_a_holder_that_is_killed_gives_its_slot_back():
 
 def test_without_a_server_nobody_waits(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("COUNTERPOINT_JOBSERVER", raising=False)
-    with Slots.of_environment().slot(1.0):
+    with Slots.of_environment().slot():
         pass
 
 
@@ -108,7 +107,7 @@ def note(path: Path, report: Report) -> int:
 
 def test_two_commands_share_the_slots_of_one_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with JobServer(1) as server:
-        for name, value in server.environment(1.0).items():
+        for name, value in server.environment(1).items():
             monkeypatch.setenv(name, value)
         paths = [[tmp_path / f"{command}{item}" for item in range(3)] for command in range(2)]
         outcomes: list[list[tuple[int, object]]] = [[], []]

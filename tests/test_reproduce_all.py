@@ -11,7 +11,7 @@ import torch
 
 from counterpoint.cli import main
 from counterpoint.commands import parts, reproduce, reproduce_all
-from counterpoint.commands.parts import PARTS, Measured, Part
+from counterpoint.commands.parts import HOST, PARTS, Measured, Part
 from counterpoint.commands.reproduce import Reproduce
 from counterpoint.commands.reproduce_all import ReproduceAll
 from counterpoint.errors import CounterpointError
@@ -26,7 +26,7 @@ from counterpoint.experiments.executors import Auto, Executor, InProcess, Joblib
 from counterpoint.experiments.grid import Grid, Protocol
 from counterpoint.experiments.groups import GroupAccuracy
 from counterpoint.experiments.hd import HDArm
-from counterpoint.experiments.jobserver import ADDRESS, SECONDS, Slots
+from counterpoint.experiments.jobserver import ADDRESS, RANK, Slots
 from counterpoint.experiments.known_policies import GROUNDS, finite_ground
 from counterpoint.experiments.sepsis import Sepsis
 from counterpoint.experiments.sepsis_cohort import SyntheticPatients
@@ -236,7 +236,7 @@ def test_stopped_between_parts_it_goes_on(two: None, tmp_path: Path, monkeypatch
     assert 100 <= after["search-ablations"]["seconds"] < 200, "the seconds of both calls"
 
 
-def test_side_by_side_the_longest_come_first_and_lines_have_names(
+def test_side_by_side_parts_have_ranks_and_lines_have_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ):
     """Two real processes that refuse at once: one by a wrong option, told as it says it."""
@@ -246,18 +246,17 @@ def test_side_by_side_the_longest_come_first_and_lines_have_names(
     monkeypatch.setattr(Part, "settings", lambda self: {})
     monkeypatch.setattr(Part, "file", "a table")
     monkeypatch.setattr(Part, "seeds", lambda self: [0])
-    monkeypatch.setattr(parts, "MEASURED", {"groups": Measured(core=9.0), "sd": Measured(core=1.0)})
     begun: dict[str, Slots] = {}
     apart = reproduce_all._execute_apart
 
     def noting(part: Part, running: Any, told: dict[str, str]) -> Any:
-        begun[part.name] = Slots(told[ADDRESS], float(told[SECONDS]))
+        begun[part.name] = Slots(told[ADDRESS], int(told[RANK]))
         return apart(part, running, told)
 
     monkeypatch.setattr(reproduce_all, "_execute_apart", noting)
     with pytest.raises(CounterpointError, match=r"2 of 2 parts failed \(.*sd: there is no method 'no'; choose from"):
         ReproduceAll(tmp_path, False, "cpu", InProcess(), 2, False).run()
-    assert [(name, slots.seconds) for name, slots in begun.items()] == [("groups", 9.0), ("sd", 1.0)]
+    assert {name: slots.rank for name, slots in begun.items()} == {"sd": 0, "groups": 1}
     assert len({slots.address for slots in begun.values()}) == 1, "one server for all"
     assert "sd: counterpoint: there is no method 'no'" in capsys.readouterr().out
 
@@ -270,7 +269,9 @@ def test_parts_at_the_same_time_share_the_processes_of_one(tmp_path: Path, monke
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     on_gpu = whole(Auto(), "cuda")
     assert (on_gpu.at_once, on_gpu.processes) == (len(PARTS), 15), "all parts, and a core for what is not work"
-    assert all(part.typed[-3:] == ["joblib", "--workers", "15"] for part in on_gpu.parts)
+    few = {part.name for part in on_gpu.parts if part.typed[-3:] == ["joblib", "--workers", "2"]}
+    assert few == set(HOST), "what does not need the GPU leaves the processes to what does"
+    assert all(part.typed[-3:] == ["joblib", "--workers", "15"] for part in on_gpu.parts if part.name not in few)
     alone = whole(Auto(), "cuda", 1)
     assert (alone.processes, alone.parts[0].typed[-2:]) == (1, ["--device", "cuda"])
 

@@ -77,8 +77,8 @@ class Reproduce:
     keep: bool = False
     """Of all: go on in a folder with results of another commit."""
     side_by_side: int | None = None
-    """Of all: parts that run at the same time; they share the executor's processes, the part with most to do first, and
-    on a GPU the card, by CUDA's MPS where it is installed. All of them on a GPU, two on processors."""
+    """Of all: parts that run at the same time; they share the executor's processes, and a GPU by CUDA's MPS where that
+    is installed. All of them on a GPU, two on processors."""
     device: str = "auto"
     """cpu, cuda or auto."""
     pack_size: int | None = None

@@ -28,8 +28,6 @@ from counterpoint.report.results import provenance, same_commit, write_json
 
 PATIENCE = 60.0
 """Seconds that a part has to write its checkpoints after Ctrl-C."""
-LONGEST = 1e6
-"""Seconds that a part is taken to last which nobody has timed."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +69,11 @@ class ReproduceAll:
     def _part(self, name: str, words: tuple[str, ...]) -> Part:
         device = () if name in HOST else ("--device", self.device)
         quick = QUICK.get(name, ("--quick",)) * self.quick
-        return Part(name, (*words, *device, *quick, *self._executor_words()), self.out)
+        return Part(name, (*words, *device, *quick, *self._executor_words(name)), self.out)
 
-    def _executor_words(self) -> tuple[str, ...]:
-        """An executor as it is typed; parts at the same time share the processes of one."""
+    def _executor_words(self, name: str) -> tuple[str, ...]:
+        """An executor as it is typed; parts at the same time share the processes of one. Beside a GPU, those that do
+        not need it come first, each with a seventh of the processes."""
         match self.executor:
             case InProcess():
                 return ("in-process",)
@@ -82,7 +81,8 @@ class ReproduceAll:
                 return "ray", "--address", address, "--gpus", str(gpus)
             case Auto() if self.at_once == 1:
                 return ()
-        return "joblib", "--workers", str(self.processes)
+        few = name in HOST and self._on_gpu and self.at_once > 1
+        return "joblib", "--workers", str(max(self.processes // 7, 1) if few else self.processes)
 
     @property
     def _on_gpu(self) -> bool:
@@ -146,7 +146,7 @@ class ReproduceAll:
             yield Ended(part, time.perf_counter() - begun, why)
 
     def _side_by_side(self) -> Iterator[Ended]:
-        """Processes, the longest parts first, so that no long one is left alone at the end."""
+        """Processes, which have their slots in the order of the parts."""
         with ExitStack() as around:
             if self._on_gpu and around.enter_context(shared_gpu()):
                 say("processes share the GPU by MPS")
@@ -154,11 +154,13 @@ class ReproduceAll:
             yield from self._apart(server)
 
     def _apart(self, server: JobServer) -> Iterator[Ended]:
-        longest = sorted(self.parts, key=lambda part: -self._expected(part))
         running: dict[str, subprocess.Popen[str]] = {}
+        ranked = sorted(self.parts, key=lambda part: self._on_gpu and part.name not in HOST)
         with ThreadPoolExecutor(self.at_once) as threads:
-            told = {part.name: server.environment(min(self._expected(part), LONGEST)) for part in longest}
-            futures = [threads.submit(_execute_apart, part, running, told[part.name]) for part in longest]
+            futures = [
+                threads.submit(_execute_apart, part, running, server.environment(rank))
+                for rank, part in enumerate(ranked)
+            ]
             try:
                 for future in as_completed(futures):
                     yield future.result()

@@ -25,7 +25,7 @@ from counterpoint.simulation.selection import Rollouts
 from counterpoint.tasks.cartpole import CartPole, NoiseReading
 
 REFERENCE = "reference"
-LENGTHS = (750, 1500, 3000, 6000, 12000)
+LENGTHS = (750, 1500, 3000, 6000)
 READINGS: tuple[NoiseReading, ...] = get_args(NoiseReading)
 
 

@@ -83,7 +83,7 @@ class Joblib(Executor):
         threads, slots = ThreadPoolExecutor(max(lanes.count, 1)), Slots.of_environment()
 
         def do(index: int) -> Result | Failure:
-            with slots.slot(1 - index / len(items)), lanes.one() as lane:
+            with slots.slot(), lanes.one() as lane:
                 return lane.do(work, items[index])
 
         try:

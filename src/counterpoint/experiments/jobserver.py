@@ -1,4 +1,4 @@
-"""Slots that several commands on one machine share, as with GNU make's jobserver; who has most to do comes first.
+"""Slots that several commands on one machine share, as with GNU make's jobserver; each command has a rank.
 
 A command asks before every item and holds its slot until the connection ends, so that a slot is free again whatever
 became of its holder.
@@ -13,21 +13,21 @@ from heapq import heappop, heappush
 from itertools import count
 from multiprocessing.connection import Client, Connection, Listener
 
-ADDRESS, SECONDS = "COUNTERPOINT_JOBSERVER", "COUNTERPOINT_JOBSERVER_SECONDS"
-"""What tells a command where to ask, and how long it will work, by which it is served."""
+ADDRESS, RANK = "COUNTERPOINT_JOBSERVER", "COUNTERPOINT_JOBSERVER_RANK"
+"""What tells a command where to ask, and in which order it is served."""
 
 
 class JobServer:
-    """Hands out `slots`; of those who wait, who has most to do comes first, and among equals who came first."""
+    """Hands out `slots`: to the lowest rank of those who wait, and among equals to who came first."""
 
     def __init__(self, slots: int) -> None:
         self.free, self.waiting, self.number = slots, [], count()
         self.changed = threading.Condition()
         self.listener = Listener(family="AF_UNIX", backlog=1024)
 
-    def environment(self, seconds: float) -> dict[str, str]:
-        """What a command needs to know that has `seconds` to do."""
-        return {ADDRESS: str(self.listener.address), SECONDS: repr(seconds)}
+    def environment(self, rank: int) -> dict[str, str]:
+        """What a command of that rank needs to know."""
+        return {ADDRESS: str(self.listener.address), RANK: str(rank)}
 
     def __enter__(self) -> "JobServer":
         threading.Thread(target=self._accept, daemon=True).start()
@@ -44,16 +44,16 @@ class JobServer:
     def _serve(self, asking: Connection) -> None:
         """One request: in the queue until it is its turn, in a slot until the other side hangs up."""
         with asking, suppress(EOFError, OSError):
-            self._take(float(asking.recv_bytes()))
+            self._take(int(asking.recv_bytes()))
             try:
                 asking.send_bytes(b"go")
                 asking.recv_bytes()
             finally:
                 self._give_back()
 
-    def _take(self, seconds: float) -> None:
+    def _take(self, rank: int) -> None:
         with self.changed:
-            mine = (-seconds, next(self.number))
+            mine = (rank, next(self.number))
             heappush(self.waiting, mine)
             self.changed.wait_for(lambda: self.free > 0 and self.waiting[0] == mine)
             heappop(self.waiting)
@@ -71,20 +71,19 @@ class Slots:
     """Where to ask for slots, if anywhere."""
 
     address: str = ""
-    seconds: float = 0.0
-    """How long all items of this command take one process."""
+    rank: int = 0
 
     @classmethod
     def of_environment(cls) -> "Slots":
-        return cls(os.environ.get(ADDRESS, ""), float(os.environ.get(SECONDS, "0")))
+        return cls(os.environ.get(ADDRESS, ""), int(os.environ.get(RANK, "0")))
 
-    def slot(self, left: float) -> AbstractContextManager[None]:
-        """Wait for a slot and hold it inside the block; `left` is the share of the command's items not yet begun."""
-        return self._held(self.seconds * left) if self.address else nullcontext()
+    def slot(self) -> AbstractContextManager[None]:
+        """Wait for a slot and hold it inside the block."""
+        return self._held() if self.address else nullcontext()
 
     @contextmanager
-    def _held(self, seconds: float) -> Iterator[None]:
+    def _held(self) -> Iterator[None]:
         with Client(self.address, family="AF_UNIX") as connection:
-            connection.send_bytes(repr(seconds).encode())
+            connection.send_bytes(str(self.rank).encode())
             connection.recv_bytes()
             yield
