@@ -1,9 +1,11 @@
 """A number on a page is that of its file; what has no file gets no more."""
 
+import json
 from pathlib import Path
 
 import pytest
 
+import keep_benchmark
 import number_specs
 from number_specs import SpecificationError, answers
 from page_numbers import found_in, mismatches, pages, rewritten, unbound
@@ -63,6 +65,51 @@ def test_a_wrong_number_is_put_right(files: Path) -> None:
 )
 def test_specifications(files: Path, spec: str, wanted: list[str]) -> None:
     assert answers(spec) == wanted
+
+
+def test_figures_of_a_benchmark(files: Path) -> None:
+    (files / "results" / "benchmarks").mkdir()
+    told = {"fit": {"seconds": 3.25}, "rows": [{"searched in": "a b", "x": 1.5}, {"searched in": "c", "x": 2.5}]}
+    (files / "results" / "benchmarks" / "speed.json").write_text(json.dumps(told))
+    assert answers("benchmarks/speed.json; mean fit.seconds; .1f") == ["3.2"]
+    assert answers("benchmarks/speed.json#rows; mean x; searched in=a b / c; .1f") == ["1.5", "2.5"]
+    seconds, total = "benchmarks/speed.json; mean fit.seconds; .2f", "benchmarks/speed.json#rows; sum x"
+    page = f"It takes 9.9<!-- {seconds} --> s and 7<!-- {total} -->."
+    assert [each.wanted for each in found_in(page)] == ["3.25", "4"]
+    with pytest.raises(SpecificationError, match="no list 'fit'"):
+        answers("benchmarks/speed.json#fit; mean seconds")
+
+
+@pytest.fixture
+def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A benchmark that prints its options, one that fails, and one without figures."""
+    (tmp_path / "benchmarks").mkdir()
+    speed = "import json, sys\nprint('a table')\nprint(json.dumps({'told': sys.argv[1:]}))"
+    for name, text in {"speed": speed, "fails": "print('{}')\nraise SystemExit(3)", "mute": "print('[1]')"}.items():
+        (tmp_path / "benchmarks" / f"{name}.py").write_text(text)
+    monkeypatch.setattr(keep_benchmark, "ROOT", tmp_path)
+    monkeypatch.setattr(keep_benchmark, "KEPT", tmp_path / "results" / "benchmarks")
+    return tmp_path
+
+
+def test_figures_are_kept_with_their_command(scripts: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr("sys.argv", ["keep_benchmark.py", "--as", "small", "speed", "--rows", "10 20"])
+    keep_benchmark.main()
+    kept = json.loads((scripts / "results" / "benchmarks" / "speed-small.json").read_text())
+    assert kept == {"command": "python benchmarks/speed.py --rows '10 20'", "told": ["--rows", "10 20"]}
+    assert "a table\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("script", "said"), [("fails", "exit code 3"), ("mute", "no JSON object"), ("no", "choose from fails, mute, speed")]
+)
+def test_what_gives_no_figures_is_not_kept(
+    scripts: Path, monkeypatch: pytest.MonkeyPatch, script: str, said: str
+) -> None:
+    monkeypatch.setattr("sys.argv", ["keep_benchmark.py", script])
+    with pytest.raises(SystemExit, match=said):
+        keep_benchmark.main()
+    assert not (scripts / "results").exists()
 
 
 def test_a_table_is_written_from_its_comment(files: Path) -> None:

@@ -7,8 +7,12 @@ are mean, median, iqm, min, max, sd, sum, count (of rows, or of those where a co
 OTHER` (of a reduction within each value of another column), and `difference COLUMN by seed`, which takes
 `method=A − B`, pairs seeds, and gives the mean difference and both ends of its 95% interval. A column may be an
 expression: `return_selected - return_last`, `low <= truth <= high`.
+
+A JSON file is one row of its figures, nested ones by `outer.inner`; `benchmarks/fit_speed.json#fits` are the rows of a
+list in it.
 """
 
+import json
 import operator
 import re
 from collections.abc import Callable, Mapping
@@ -40,7 +44,7 @@ OPERATORS: Mapping[str, Callable[[pd.Series, object], pd.Series]] = {
     "!=": operator.ne,
     "=": operator.eq,
 }
-FILTER = re.compile(r"(\w+)\s*(>=|<=|!=|=)\s*(.*)")
+FILTER = re.compile(r"([\w. ]+?)\s*(>=|<=|!=|=)\s*(.*)")
 FORMAT = re.compile(r"[+,]*\.\d[f%]")
 Filter = tuple[str, str, str]
 """Column, sign and value."""
@@ -62,15 +66,21 @@ def answers(spec: str) -> list[str]:
 
 def table(name: str) -> pd.DataFrame:
     """The file of that name, of the first folder that has it."""
+    file, _, part = name.partition("#")
     for folder in FOLDERS:
-        if (folder / name).is_file():
-            return read(folder / name)
-    raise SpecificationError(f"there is no {name} in {' or '.join(folder.name for folder in FOLDERS)}")
+        if (folder / file).is_file():
+            return read(folder / file, part)
+    raise SpecificationError(f"there is no {file} in {' or '.join(folder.name for folder in FOLDERS)}")
 
 
 @cache
-def read(path: Path) -> pd.DataFrame:
-    return pd.read_csv(path)
+def read(path: Path, part: str = "") -> pd.DataFrame:
+    if path.suffix == ".csv":
+        return pd.read_csv(path)
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if part and not isinstance(found.get(part), list):
+        raise SpecificationError(f"{path.name} has no list '{part}'")
+    return pd.json_normalize(found[part] if part else found)
 
 
 def alternatives(text: str) -> list[Filter]:

@@ -29,8 +29,9 @@ from number_specs import DIFFERENCE, SpecificationError, answers
 
 ROOT = Path(__file__).parents[1]
 NUMBER = re.compile(r"(?<![\w.,])[−+]?\d+(?:,\d{3})*(?:\.\d+)?%?(?!\w)")
-MARKER = re.compile(r"<!-- ([\w./-]+\.csv; [^\n]*?) -->")
-TABLE = re.compile(r"(<!-- table: ([\w./-]+\.csv)\n(.*?)\n-->\n)(.*?)(<!-- end -->)", re.DOTALL)
+FILE = r"[\w./-]+\.(?:csv|json(?:#\w+)?)"
+MARKER = re.compile(rf"<!-- ({FILE}; [^\n]*?) -->")
+TABLE = re.compile(rf"(<!-- table: ({FILE})\n(.*?)\n-->\n)(.*?)(<!-- end -->)", re.DOTALL)
 PLACE = re.compile(r"\{([^{}]*)\}")
 FENCE = re.compile(r"^(```+|~~~+).*?^\1[ \t]*$", re.DOTALL | re.MULTILINE)
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
@@ -109,7 +110,7 @@ def filled(line: str, file: str) -> tuple[str, int]:
     counts: list[int] = []
 
     def fill(place: re.Match[str]) -> str:
-        named = place[1].split(";")[0].endswith(".csv")
+        named = re.fullmatch(FILE, place[1].split(";")[0])
         values = answers(place[1] if named else f"{file}; {place[1]}")
         counts.append(len(values))
         interval = f"{DIFFERENCE} " in place[1] and values
