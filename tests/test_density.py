@@ -160,6 +160,19 @@ def test_the_table_of_pieces_is_the_spline(shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(table.log_density(x), torch.distributions.Normal(0.0, 1.0).log_prob(u) + log_slope)
 
 
+@pytest.mark.parametrize("direction", ["forward", "inverse"])
+def test_the_table_of_pieces_has_the_gradients_of_the_spline(direction: str) -> None:
+    """By zuko's spline under automatic differentiation, raw numbers far beyond where they are softened included."""
+    raw, x = (5 * normal(3, 1, 23)).requires_grad_(), 4 * normal(3, 50, seed=1)
+    spline = MonotonicRQSTransform(*raw.split([8, 8, 7], -1), bound=5.0, slope=1e-3)
+    expected = spline(x) if direction == "forward" else spline.inv(x)
+    found = getattr(SplineTable(raw, 8), direction)(x)
+    weights = normal(3, 50, seed=2)
+    (by_table,), (by_spline,) = (torch.autograd.grad((y * weights).sum(), raw) for y in (found, expected))
+    assert by_spline.abs().max() > 0.1
+    torch.testing.assert_close(by_table, by_spline)
+
+
 class TestConditionalLaw:
     @EVERY_LAW
     @pytest.mark.parametrize(

@@ -198,3 +198,11 @@ def test_the_price_of_variation_by_hand() -> None:
     price = VariationPenalty(2.0)(raw, torch.tensor([25.0]))
     expected = 2 / 5 * DEPARTURE * torch.tensor([1.0, 2.0, 4.0]).log().sum()
     torch.testing.assert_close(price, expected[None], rtol=0, atol=1e-3)
+
+
+def test_the_gradient_of_the_price_is_its_slope() -> None:
+    """Against finite differences, for numbers that lie in memory as a network leaves them: rows last."""
+    spreads = torch.tensor([0.01, 0.1, 3.0], dtype=torch.float64)[:, None, None]
+    raw = (spreads * torch.randn(2, 3, 2, 6, generator=generator(0), dtype=torch.float64)).requires_grad_()
+    rows = torch.tensor([25.0, 100.0], dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda raw: VariationPenalty(2.0)(raw.permute(0, 3, 2, 1), rows), (raw,))

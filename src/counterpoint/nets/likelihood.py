@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from counterpoint.data.jobs import Padded, pad
 from counterpoint.errors import require
+from counterpoint.nets.derivatives import departure
 from counterpoint.nets.learner import Learner
 from counterpoint.nets.optimizers import adam, clip_members
 from counterpoint.nets.stacked import initialise
@@ -78,8 +79,7 @@ class VariationPenalty:
         self.weight = weight
 
     def __call__(self, raw: Float[Tensor, "k n d w"], rows: Float[Tensor, " k"]) -> Float[Tensor, " k"]:
-        departure = DEPARTURE * torch.log1p((raw.var(1) + 1e-6).sqrt() / DEPARTURE)
-        return self.weight / rows.sqrt() * departure.sum((-1, -2))
+        return self.weight / rows.sqrt() * departure(raw, DEPARTURE, 1e-6)
 
 
 class LikelihoodLearner(Learner):

@@ -8,14 +8,12 @@ and back by the quadratic formula. The two pieces outside are lines of slope 1. 
 computing them for every value makes this several times faster than the general transformation it is built from.
 """
 
-import math
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.functional import embedding, pad
+from torch.nn.functional import embedding
 
-from counterpoint.nets.derivatives import piece_log_density
+from counterpoint.nets.derivatives import spline_log_density, spline_pieces
 
 BOUND = 5.0
 """A spline bends within ±5 standard deviations and is the identity outside."""
@@ -30,22 +28,18 @@ class SplineTable:
     """
 
     def __init__(self, raw: Float[Tensor, "*m w"], bins: int) -> None:
-        sizes, slopes = raw.split([2 * bins, bins - 1], -1)
-        sizes, slopes = _softened(sizes, 2 / math.log(SLOPE)), _softened(slopes, 1 / math.log(SLOPE))
-        sizes = 2 * BOUND * sizes.unflatten(-1, (2, bins)).softmax(-1)
-        knots = pad(sizes.cumsum(-1), (1, 0)) - BOUND
-        (self.x, self.y), (width, height) = knots.unbind(-2), sizes.unbind(-2)
-        slopes = pad(slopes, (1, 1)).exp()
-        mean, first, last = height / width, slopes[..., :-1], slopes[..., 1:]
-        curve = torch.add(first + last, mean, alpha=-2)
-        # Outside, (x₀, y₀, c) = 0 and (w, h, s, d₀) = 1 are the identity.
-        zeros, ones = (self.x[..., :-1], self.y[..., :-1], curve), (width, height, mean, first)
-        groups = (pad(torch.stack(group, -1), (0, 0, 1, 1), value=v) for v, group in enumerate((zeros, ones)))
-        self.pieces = torch.cat([*groups], -1)
+        knots, self.pieces = spline_pieces(raw, bins, BOUND, SLOPE)
+        self.x, self.y = knots.unbind(-2)
 
     def log_density(self, z: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         """Log density of z where its value here is standard normal."""
-        return piece_log_density(z, self._piece(self.x, z).movedim(-1, 0).contiguous())
+        if self.x.dim() > 1 and self.x.shape[-2] == 1:
+            return self._log_density(z, self.x.squeeze(-2), self.pieces.squeeze(-3))
+        return self._log_density(z[..., None], self.x, self.pieces)[..., 0]
+
+    def _log_density(self, z: Tensor, knots: Tensor, pieces: Tensor) -> Tensor:
+        leading = z.shape[:-1]
+        return spline_log_density(z, knots.expand(*leading, -1), pieces.expand(*leading, -1, -1))
 
     def forward(self, x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         x0, y0, curve, width, height, mean, first = self._piece(self.x, x).unbind(-1)
@@ -67,12 +61,7 @@ class SplineTable:
         passed = torch.zeros(values.shape, dtype=torch.uint8, device=values.device)
         for knot in knots.unbind(-1):
             passed += (values > knot).view(torch.uint8)
-        leading, count = self.pieces.shape[:-2], self.pieces.shape[-2]
+        leading, count = self.pieces.shape[:-2], self.pieces.shape[-1]
         # Short integers throughout: looking up is bound by memory.
         first = torch.arange(0, leading.numel() * count, count, device=values.device, dtype=torch.int32).view(leading)
-        return embedding(passed + first, self.pieces.flatten(0, -2))
-
-
-def _softened(raw: Tensor, share: float) -> Tensor:
-    """raw / (1 + |share·raw|), so that no number of the softmax or exponential is beyond 1/share."""
-    return raw / (1 + (share * raw).abs())
+        return embedding(passed + first, self.pieces.mT.flatten(0, -2))

@@ -31,8 +31,8 @@ ALIGNED = 64
 """Rows of a block are a multiple of this, which matrix products are fastest for."""
 CAREFUL = Likelihood(Schedule(steps=3000, check_every=50, patience=15, rate="one-cycle"), learning_rate=5e-3)
 """How the default is fitted: up to 3000 steps, and no more than 750 after the best."""
-BRIEF = Likelihood(Schedule(steps=1000, check_every=25, patience=12, rate="one-cycle"), learning_rate=2.5e-3)
-"""How it is fitted to few rows: a third of the steps at half the rate, and no more than 300 after the best."""
+BRIEF = Likelihood(Schedule(steps=1000, check_every=25, patience=10, rate="one-cycle"), learning_rate=2.5e-3)
+"""How it is fitted to few rows: a third of the steps at half the rate, and no more than 250 after the best."""
 
 
 class LawMechanism(StructuralMechanism):
