@@ -13,6 +13,7 @@ from counterpoint.data.transitions import Transitions
 from counterpoint.evaluation.off_policy.episodes import Episodes
 from counterpoint.evaluation.off_policy.in_model import value_in_model
 from counterpoint.evaluation.true_return import evaluate_many
+from counterpoint.model import SubjectFactors, Tracker
 from counterpoint.nets.training import Schedule
 from counterpoint.policies.personal import PersonalPolicy
 from counterpoint.scm.groups import Groups
@@ -199,6 +200,33 @@ def test_at_work_every_step_decides_as_adapt_would(grouped: PersonalPolicy, hard
         rows = [step(*each, t) for each in zip(state, chosen[0], after, strict=True)]
         seen = [cp.concatenate([old, new]) for old, new in zip(seen, rows, strict=True)]
         state = after
+
+
+def test_a_tracker_sees_steps_where_it_wants_them(grouped: PersonalPolicy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tracked on a processor is not on the GPU where the policy acts, and the other way round."""
+    seen: list[str] = []
+
+    class Elsewhere(Tracker):
+        device, knows = torch.device("meta"), False
+
+        def see(self, state: Tensor, action: Tensor, after: Tensor) -> None:
+            seen.extend(table.device.type for table in (state, action, after))
+
+        def factors(self, subjects: int) -> SubjectFactors:
+            return SubjectFactors.prior(subjects, 1)
+
+    monkeypatch.setattr(type(grouped.model.mechanism), "tracker", lambda self: Elsewhere())
+    actor = PersonalPolicy.together([grouped])
+    for _ in range(2):
+        chosen = actor(torch.ones(1, 3, 1), torch.zeros(1, 3, 0))
+        assert chosen.device.type == "cpu"
+    assert seen == ["meta"] * 3
+
+
+def test_where_nothing_is_selected_there_is_one_policy() -> None:
+    """A search has one end; evaluating it as two would take twice as long."""
+    (learned,) = GROUPED.fit_many([Job(ROWS)], TASK)
+    assert learned.selected is learned.last
 
 
 def test_a_policy_that_sees_factors_acts_by_them(seeing: PersonalPolicy) -> None:

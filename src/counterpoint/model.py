@@ -52,6 +52,9 @@ class SubjectFactors:
 class Tracker(ABC):
     """What is known of n subjects while they are treated, step after step."""
 
+    device: torch.device
+    """Where it wants what it sees, and where its answers are."""
+
     @property
     @abstractmethod
     def knows(self) -> bool:
@@ -63,7 +66,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def factors(self, subjects: int) -> SubjectFactors:
-        """What is known of so many subjects by now, where the model is."""
+        """What is known of so many subjects by now."""
 
 
 class Mechanism(nn.Module, ABC):

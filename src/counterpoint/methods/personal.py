@@ -128,7 +128,9 @@ class Personal(PolicyLearner):
         def whole(policies: Sequence[Policy]) -> PersonalPolicy:
             return PersonalPolicy(self, model, groups, policies, job.data.schema, Origin.of(job))
 
-        return Learned(whole([end.selected for end in every]), whole([end.last for end in every]))
+        selected = whole([end.selected for end in every])
+        same = all(end.selected is end.last for end in every)
+        return Learned(selected, selected if same else whole([end.last for end in every]))
 
     def rebuild(self, saved: Saved) -> PersonalPolicy:
         """The policy back from its artifact."""

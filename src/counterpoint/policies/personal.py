@@ -203,15 +203,16 @@ class Learning:
     def __init__(self, policies: Sequence[PersonalPolicy]) -> None:
         self.policies, self.act = policies, _dispatch(policies)
         self.trackers = [policy.model.mechanism.tracker() for policy in policies]
+        self.device = self.trackers[0].device
         self.randoms = [generator(policy.origin.seed, "exploring") for policy in policies]
         self.before: tuple[Tensor, Tensor] | None = None
 
     @torch.no_grad()
     def __call__(self, state: Float[Tensor, "k n s"], theta: Float[Tensor, "k n t"]) -> Float[Tensor, "k n a"]:
         if self.before is not None:
-            last, action = self.before
+            last, action, after = (table.to(self.device) for table in (*self.before, state))
             for k, tracker in enumerate(self.trackers):
-                tracker.see(last[k], action[k], state[k])
+                tracker.see(last[k], action[k], after[k])
         found = [tracker.factors(state.shape[1]) for tracker in self.trackers]
         chosen = self._explored(state, found) if self.policies[0].recipe.explores else self._sure(state, found)
         self.before = state.clone(), chosen
@@ -259,8 +260,8 @@ def _dispatch(policies: Sequence[PersonalPolicy]) -> Dispatch:
     ) -> Float[Tensor, "k n a"]:
         wide = state.repeat_interleave(most, 0)
         theta = torch.stack(list(factors)).repeat_interleave(most, 0).to(state) if sees else wide[..., :0]
-        said = inner(wide, theta).unflatten(0, (len(state), most))
-        return said.gather(1, decides[:, None, :, None].expand(-1, -1, -1, said.shape[-1]))[:, 0]
+        said, heard = inner(wide, theta).unflatten(0, (len(state), most)), decides.to(state.device)
+        return said.gather(1, heard[:, None, :, None].expand(-1, -1, -1, said.shape[-1]))[:, 0]
 
     return act
 

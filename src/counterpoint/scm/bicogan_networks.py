@@ -72,7 +72,7 @@ class WindowTracker(Tracker):
     """The mean over the windows that a subject's record has so far; the population's factor before the first."""
 
     def __init__(self, mechanism: "AdversarialMechanism", factor: WindowFactors) -> None:
-        self.mechanism, self.factor = mechanism, factor
+        self.mechanism, self.factor, self.device = mechanism, factor, factor.population.device
         self.recent: list[Tensor] = []
         self.total: Tensor | None = None
         self.windows = 0

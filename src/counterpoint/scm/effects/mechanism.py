@@ -1,5 +1,7 @@
 """The law of a step as a structural equation, and what rows say of their subjects."""
 
+import copy
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -86,10 +88,17 @@ def _first_alike(keys: Int[Tensor, "c n"]) -> Int[Tensor, " n"]:
 
 
 class EffectsTracker(Tracker):
-    """Sums of evidence that grow by a row at every step."""
+    """Sums of evidence that grow by a row at every step.
+
+    On a processor wherever the model is: a GPU would take longer to be asked for a hundred tiny operations than a core
+    to do them, and would be waited for at every inverse.
+    """
+
+    device = torch.device("cpu")
 
     def __init__(self, mechanism: EffectsMechanism) -> None:
-        self.mechanism = mechanism
+        here = mechanism.law.unit.device == self.device
+        self.mechanism = mechanism if here else copy.deepcopy(mechanism).to(self.device)
         self.sums: tuple[Tensor, Tensor] | None = None
 
     @property
@@ -105,7 +114,7 @@ class EffectsTracker(Tracker):
 
     def factors(self, subjects: int) -> SubjectFactors:
         law = self.mechanism.law
-        return _combined(*self.sums) if self.sums else SubjectFactors.prior(subjects, law.factors, law.unit.device)
+        return _combined(*self.sums) if self.sums else SubjectFactors.prior(subjects, law.factors, self.device)
 
 
 def _combined(information: Float[Tensor, "k n r"], precision: Float[Tensor, "k n r r"]) -> SubjectFactors:
