@@ -126,6 +126,31 @@ def test_two_commands_share_the_slots_of_one_server(tmp_path: Path, monkeypatch:
     assert [len(own) for own in workers] == [1, 1], "a process that is warm is taken before another starts"
 
 
+def test_a_worker_that_waits_long_for_a_slot_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("counterpoint.experiments.executors.IDLE", 0.05)
+    with JobServer(1) as server:
+        for name, value in server.environment(1).items():
+            monkeypatch.setenv(name, value)
+        outcomes: list[int] = []
+        paths = [tmp_path / "first", tmp_path / "second"]
+        command = threading.Thread(target=lambda: outcomes.extend(pid for _, pid in Joblib(1).run(note, paths, silent)))
+        command.start()
+        until(lambda: server.free == 0, "the first item is at work")
+        with client(server, 0).slot():
+            assert paths[0].exists()
+            until(lambda: len(outcomes) == 1 and not alive(outcomes[0]), "its worker is gone")
+        command.join(60)
+    assert len(set(outcomes)) == 2, "and another one did the second"
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 CONTROL = """#!/bin/sh
 if [ "$1" = "-d" ]; then echo "start $CUDA_MPS_PIPE_DIRECTORY" >> {log}; exit {code}; fi
 cat >> {log}

@@ -56,21 +56,22 @@ class Measured:
 
 
 MEASURED: Mapping[str, Measured] = {
-    "sd": Measured(gpu=2630, quick=385),
-    "sd-nonrandom": Measured(quick=341),
-    "sd-nonrandom-20": Measured(quick=203),
-    "hd": Measured(gpu=1914, quick=167),
-    "hd-nonrandom": Measured(gpu=1819, quick=514),
-    "ablations": Measured(quick=260),
-    "search-ablations": Measured(gpu=412, quick=706),
-    "classic": Measured(gpu=399, quick=39),
-    "tumour": Measured(gpu=1776, core=1776, quick=58),
-    "counterfactuals": Measured(quick=88),
-    "groups": Measured(gpu=690, core=690, quick=36),
-    "evaluation": Measured(gpu=1088, core=1088, quick=38),
-    "sepsis": Measured(gpu=2551, quick=422),
+    "hd": Measured(gpu=4538, quick=63),
+    "hd-nonrandom": Measured(gpu=3915, quick=180),
+    "sd-nonrandom": Measured(gpu=1620, quick=156),
+    "sd-nonrandom-20": Measured(gpu=477, quick=82),
+    "ablations": Measured(gpu=1047, quick=138),
+    "search-ablations": Measured(gpu=1643, quick=206),
+    "classic": Measured(gpu=1260, quick=25),
+    "sd": Measured(gpu=2630, quick=213),
+    "sepsis": Measured(gpu=2551, quick=239),
+    "counterfactuals": Measured(quick=39),
+    "tumour": Measured(gpu=1703, core=1703, quick=27),
+    "groups": Measured(gpu=631, core=631, quick=16),
+    "evaluation": Measured(gpu=1037, core=1037, quick=24),
 }
-"""What the tables of `results/` and runs with --quick took; a part that is not here was not timed."""
+"""What the tables of `results/` and runs with --quick took, beside as many processes as there were cores; a part that is
+not here was not timed."""
 
 
 @dataclass(frozen=True)

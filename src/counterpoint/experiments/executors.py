@@ -31,6 +31,9 @@ RETRIES = 2
 """How often an item is tried again after its worker died or found no memory."""
 PATIENCE = 20.0
 """Seconds before an item that found no memory is tried again."""
+IDLE = 10.0
+"""Seconds after which a worker without an item is ended: commands that share slots may wait long for one, and what a
+worker keeps of a GPU's memory others need."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +161,8 @@ class _Lane:
     """One worker process, started anew after a death."""
 
     def __init__(self) -> None:
-        self.process = self._start()
+        self.process, self.lock = self._start(), threading.Lock()
+        self.resting: threading.Timer | None = None
 
     def _start(self) -> Any:
         from joblib.externals.loky import ProcessPoolExecutor
@@ -184,7 +188,28 @@ class _Lane:
                 return Failure(_reason(error), 1)
         return Failure(died, 1 + RETRIES)
 
+    def wake(self) -> None:
+        """Before an item: the process is not ended from now on."""
+        with self.lock:
+            if self.resting is not None:
+                self.resting.cancel()
+                self.resting = None
+
+    def rest(self) -> None:
+        """After an item: end the process unless there is another one soon."""
+        with self.lock:
+            self.resting = threading.Timer(IDLE, self._end)
+            self.resting.daemon = True
+            self.resting.start()
+
+    def _end(self) -> None:
+        with self.lock:
+            if self.resting is not None:
+                self.process.shutdown(wait=True, kill_workers=True)
+                self.process, self.resting = self._start(), None
+
     def close(self) -> None:
+        self.wake()
         self.process.shutdown(wait=True, kill_workers=True)
 
 
@@ -202,12 +227,14 @@ class _Lanes:
     @contextmanager
     def one(self) -> Iterator[_Lane]:
         lane = self.free.get()
+        lane.wake()
         with self.lock:
             self.waiting -= 1
         try:
             yield lane
         finally:
             if self.waiting:
+                lane.rest()
                 self.free.put(lane)
             else:
                 lane.close()
