@@ -70,8 +70,8 @@ MEASURED: Mapping[str, Measured] = {
     "groups": Measured(gpu=631, core=631, quick=16),
     "evaluation": Measured(gpu=1037, core=1037, quick=24),
 }
-"""What the tables of `results/` and runs with --quick took, beside as many processes as there were cores; a part that is
-not here was not timed."""
+"""What the tables of `results/` and runs with --quick took, with as many processes at work as there were cores; a part
+that is not here was not timed."""
 
 
 @dataclass(frozen=True)

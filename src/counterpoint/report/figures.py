@@ -170,6 +170,7 @@ def _environment_panel(panel: "Axes", rows: Sequence[Row], environment: str, boo
     for height, method in enumerate(methods):
         _seed_line(panel, height, [float(row["return_true"]) for row in rows if row["method"] == method], bootstrap)
     panel.set(ylim=(len(methods) - 0.5, -0.5), xlabel="return")
+    panel.tick_params(axis="x", labelsize="x-small")  # Names leave little room for numbers.
     panel.set_yticks(range(len(methods)), [textwrap.fill(method, 18) for method in methods])
     panel.set_title(environment, loc="left", fontweight="bold")
     panel.tick_params(axis="y", length=0)
