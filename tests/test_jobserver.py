@@ -143,6 +143,13 @@ def test_a_worker_that_waits_long_for_a_slot_is_ended(tmp_path: Path, monkeypatc
     assert len(set(outcomes)) == 2, "and another one did the second"
 
 
+def test_a_worker_that_has_another_item_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("counterpoint.experiments.executors.IDLE", 0.05)
+    outcomes = [pid for _, pid in Joblib(1).run(note, [tmp_path / name for name in "abcd"], silent)]
+    assert len(outcomes) == 4
+    assert len(set(outcomes)) == 1
+
+
 def alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
