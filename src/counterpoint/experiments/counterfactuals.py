@@ -36,7 +36,7 @@ from counterpoint.experiments.estimators import (
 )
 from counterpoint.experiments.executors import Executor, InProcess, Report, silent
 from counterpoint.experiments.grid import code_version
-from counterpoint.experiments.peers_dowhy import DoWhyGCM, check_installed
+from counterpoint.experiments.peers_dowhy import DoWhyGCM
 from counterpoint.report.counterfactuals import COLUMNS, Expected, counterfactuals_page
 from counterpoint.report.heatmap import counterfactual_errors
 from counterpoint.report.results import made_by, provenance, where, write_csv, write_json
@@ -148,8 +148,6 @@ class Counterfactuals:
         """Run what is not done yet; write `<name>.csv`, `.seconds.json`, `.md`, `.settings.json` and figures."""
         packs, folder = self.packs(), out / self.name / "cells"
         left = [pack for pack in packs if read_rows(folder / f"{pack.key}.json", COLUMNS) is None]
-        if any(isinstance(pack.recipe, DoWhyGCM) for pack in left):
-            check_installed()
         keep = lambda pack, rows: write_rows(folder / f"{pack.key}.json", rows)
         named, failures = lambda pack: f"{pack.method} on {pack.fits[0][0]}", out / f"{self.name}.failures.txt"
         work = partial(run_pack, device=device)

@@ -44,11 +44,6 @@ class DoWhyGCM:
         return [DoWhyGraph(_fitted(_columns(x=x), edges, derive(seed, "dowhy"))) for x, seed in pairs]
 
 
-def check_installed() -> None:
-    """Raise one line that names the extra where DoWhy is missing."""
-    _gcm()
-
-
 class DoWhyModel:
     """A fitted model of s' given (s, a)."""
 
