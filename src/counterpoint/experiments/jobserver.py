@@ -23,7 +23,7 @@ class JobServer:
     def __init__(self, slots: int) -> None:
         self.free, self.waiting, self.number = slots, [], count()
         self.changed = threading.Condition()
-        self.listener = Listener(family="AF_UNIX", backlog=1024)
+        self.listener = Listener(backlog=1024)
 
     def environment(self, rank: int) -> dict[str, str]:
         """What a command of that rank needs to know."""
@@ -83,7 +83,7 @@ class Slots:
 
     @contextmanager
     def _held(self) -> Iterator[None]:
-        with Client(self.address, family="AF_UNIX") as connection:
+        with Client(self.address) as connection:
             connection.send_bytes(str(self.rank).encode())
             connection.recv_bytes()
             yield
