@@ -102,6 +102,17 @@ def drawn(monkeypatch: pytest.MonkeyPatch):
     return kept
 
 
+def test_returns_of_one_size_are_dots_with_their_intervals(drawn, tmp_path: Path) -> None:
+    """A line between one point is nothing to see."""
+    some = [row for row in bars() if row["trials"] == 50]
+    figures.returns_by_size(some, paper_returns_by_size(), tmp_path / "figure.png", ceiling=500.0)
+    panel = next(panel for panel in drawn[0].axes if panel.get_title(loc="left") == "CTRL_g")
+    ours = {line.get_label(): line for line in panel.lines}["ours: estimate and 95% interval over seeds"]
+    assert (ours.get_marker(), ours.get_xydata().tolist()) == ("o", [[50, 170]])
+    spans = [each.get_segments() for each in panel.collections if hasattr(each, "get_segments")]
+    assert any(len(own) == 1 and own[0].tolist() == [[50, 150], [50, 190]] for own in spans)
+
+
 def test_returns_by_size_shows_ours_and_the_papers_numbers(drawn, tmp_path: Path) -> None:
     figures.returns_by_size(bars(), paper_returns_by_size(), tmp_path / "figure.png", ceiling=500.0)
     panels = {panel.get_title(loc="left"): panel for panel in drawn[0].axes if panel.axison}

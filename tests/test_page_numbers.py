@@ -93,10 +93,13 @@ def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_figures_are_kept_with_their_command(scripts: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    monkeypatch.setattr("sys.argv", ["keep_benchmark.py", "--as", "small", "speed", "--rows", "10 20"])
+    monkeypatch.setattr(
+        "sys.argv", ["keep_benchmark.py", "--as", "small", "speed", "--rows", "10 20", "--as", "its own"]
+    )
     keep_benchmark.main()
+    told = ["--rows", "10 20", "--as", "its own"]
     kept = json.loads((scripts / "results" / "benchmarks" / "speed-small.json").read_text())
-    assert kept == {"command": "python benchmarks/speed.py --rows '10 20'", "told": ["--rows", "10 20"]}
+    assert kept == {"command": "python benchmarks/speed.py --rows '10 20' --as 'its own'", "told": told}
     assert "a table\n" in capsys.readouterr().out
 
 
@@ -104,11 +107,14 @@ def test_figures_are_kept_with_their_command(scripts: Path, monkeypatch: pytest.
     ("script", "said"), [("fails", "exit code 3"), ("mute", "no JSON object"), ("no", "choose from fails, mute, speed")]
 )
 def test_what_gives_no_figures_is_not_kept(
-    scripts: Path, monkeypatch: pytest.MonkeyPatch, script: str, said: str
+    scripts: Path, monkeypatch: pytest.MonkeyPatch, capsys, script: str, said: str
 ) -> None:
     monkeypatch.setattr("sys.argv", ["keep_benchmark.py", script])
-    with pytest.raises(SystemExit, match=said):
+    with pytest.raises(SystemExit) as stop:
         keep_benchmark.main()
+    assert stop.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
     assert not (scripts / "results").exists()
 
 

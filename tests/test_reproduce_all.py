@@ -109,6 +109,7 @@ def test_all_parts_run_and_two_runs_write_the_same_tables(tiny: None, tmp_path: 
         name: pytest.approx(sum(seconds.values()), abs=0.051) for name, seconds in own.items()
     }
     assert (record["commit"], record["torch"]) == ("1111111", torch.__version__)
+    assert record["command"] == "counterpoint reproduce all --quick --device cpu in-process"
     assert str(tmp_path) not in json.dumps(record)
     monkeypatch.setattr(reproduce_all, "PARTS", {name: PARTS[name] for name in ("hd", "tumour")})
     everything(tmp_path / "b", Joblib(2)).execute()

@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from counterpoint.artifacts import write_text
 
@@ -25,26 +26,33 @@ def figures(script: Path, options: list[str]) -> dict[str, object]:
             print(line, end="", flush=True)
             last = line
     if process.returncode:
-        raise SystemExit(f"{script.name} ended with exit code {process.returncode}; nothing is kept")
+        refuse(f"{script.name} ended with exit code {process.returncode}; nothing is kept, mend that and run it again")
     try:
         found = json.loads(last)
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise SystemExit(f"the last line of {script.name} is no JSON object; nothing is kept")
+        refuse(f"the last line of {script.name} is no JSON object; nothing is kept, let it print one")
     return found
+
+
+def refuse(why: str) -> NoReturn:
+    """One line, exit code 2."""
+    print(why, file=sys.stderr)
+    raise SystemExit(2)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Run a benchmark and keep its figures.")
     parser.add_argument("--as", dest="suffix", default="", help="what the file's name ends with")
     parser.add_argument("script", help="its name in benchmarks/, without .py")
-    told, options = parser.parse_known_args()
+    parser.add_argument("options", nargs=argparse.REMAINDER, help="the script's own")
+    told = parser.parse_args()
     script = ROOT / "benchmarks" / f"{told.script}.py"
     if not script.is_file():
-        raise SystemExit(f"there is no benchmarks/{told.script}.py; choose from {', '.join(names())}")
-    command = shlex.join(["python", f"benchmarks/{script.name}", *options])
-    found = {"command": command, **figures(script, options)}
+        refuse(f"there is no benchmarks/{told.script}.py; choose from {', '.join(names())}")
+    command = shlex.join(["python", f"benchmarks/{script.name}", *told.options])
+    found = {"command": command, **figures(script, told.options)}
     path = KEPT / f"{told.script}{'-' * bool(told.suffix)}{told.suffix}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, json.dumps(found, indent=2, ensure_ascii=False) + "\n")

@@ -69,9 +69,9 @@ class ReproduceAll:
     def _part(self, name: str, words: tuple[str, ...]) -> Part:
         device = () if name in HOST else ("--device", self.device)
         quick = QUICK.get(name, ("--quick",)) * self.quick
-        return Part(name, (*words, *device, *quick, *self._executor_words(name)), self.out)
+        return Part(name, (*words, *device, *quick, *self.executor_words(name)), self.out)
 
-    def _executor_words(self, name: str) -> tuple[str, ...]:
+    def executor_words(self, name: str = "") -> tuple[str, ...]:
         """An executor as it is typed; parts at the same time share the processes of one. Beside a GPU, those that do
         not need it come first, each with a seventh of the processes."""
         match self.executor:
@@ -260,5 +260,6 @@ class Record:
         whole = self.whole
         words = ["counterpoint reproduce all", *(["--quick"] * whole.quick), f"--device {whole.device}"]
         words += [f"--side-by-side {whole.side_by_side}"] * (whole.side_by_side is not None)
+        words += [] if isinstance(whole.executor, Auto) else whole.executor_words()
         ran = {"command": " ".join(words), "executor": encode(whole.executor), "processes": whole.processes}
         write_json({**ran, **provenance(), "parts": self.parts}, self.path)

@@ -198,13 +198,21 @@ def _bars(rows: Sequence[Row], method: str) -> list[np.ndarray]:
     return [np.array([row[column] for row in chosen], float) for column in BAR_COLUMNS[1:]]
 
 
+def _dots(trials: np.ndarray) -> str:
+    """A line between sizes; the dot of one size alone, which no line shows."""
+    return "-" if len(trials) > 1 else "o-"
+
+
 def _returns_panel(panel: "Axes", method: str, ours: Sequence[Row], paper: Sequence[Row], ours_label: str) -> None:
     for number, other in enumerate(name for name in _unique(ours, "method") if name != method):
         trials, _, estimate, _ = _bars(ours, other)
-        panel.plot(trials, estimate, color=PALE, linewidth=1, zorder=1, label="" if number else "ours, other methods")
+        label = "" if number else "ours, other methods"
+        panel.plot(trials, estimate, _dots(trials), color=PALE, linewidth=1, markersize=4, zorder=1, label=label)
     trials, low, estimate, high = _bars(ours, method)
     panel.fill_between(trials, low, high, color=BLUE, alpha=0.22, linewidth=0, zorder=2)
-    panel.plot(trials, estimate, color=BLUE, linewidth=2.2, zorder=3, label=ours_label)
+    if len(trials) == 1:
+        panel.vlines(trials, low, high, color=BLUE, alpha=0.5, linewidth=4, zorder=2)
+    panel.plot(trials, estimate, _dots(trials), color=BLUE, linewidth=2.2, zorder=3, label=ours_label)
     trials, low, estimate, high = _bars(paper, method)
     if len(trials):
         bars = [estimate - low, high - estimate]
