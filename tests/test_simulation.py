@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ from counterpoint.scm.auto import Choice
 from counterpoint.scm.density import DensitySCM
 from counterpoint.seeding import generator
 from counterpoint.simulation.models import Fresh, ModelSimulator, Own, Pool
-from counterpoint.simulation.rollout import Actor, Noise, Rollout, Step, Stream, on_device
+from counterpoint.simulation.rollout import Actor, Noise, Rollout, Step, Stream, asks_for_end, on_device
 from counterpoint.simulation.selection import CheckpointSelector, Rollouts
 from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks.cartpole import CartPole
@@ -364,6 +364,22 @@ def test_an_episode_that_has_ended_stays_and_nothing_happens_once_all_have() -> 
     assert positions == [[1, 0.5], [2, 1], [3, 1.5], [3, 2], [3, 2.5]]
     further = list(Rollout(simulator, TASK, fixed(1.0), freeze=False)(start, simulator.fresh(2, 0), 9))
     assert further[-1].next_state[0, :, 0].tolist() == [9, 4.5]
+
+
+class OnGPU(NamedTuple):
+    """As much of a tensor on a GPU as is asked about it."""
+
+    is_cuda: bool = True
+
+
+def test_a_gpu_is_asked_rarely_and_not_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    here: Any = OnGPU()
+    capturing = [False]
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing[0])
+    assert [t for t in range(200) if asks_for_end(t, here)] == [63, 127, 191]
+    assert all(asks_for_end(t, torch.ones(1)) for t in range(3))
+    capturing[0] = True
+    assert not any(asks_for_end(t, here) for t in range(200))
 
 
 def test_starts_are_first_states_of_ones_own_real_rows() -> None:

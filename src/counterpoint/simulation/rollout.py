@@ -23,6 +23,8 @@ Noise = tuple[Tensor, ...]
 """The noise of one step, one tensor for each stack of a simulator."""
 Stream = Callable[[int], Noise]
 """The noise of step t."""
+ASKED_EVERY = 64
+"""Steps between two questions to a GPU whether any episode goes on."""
 
 
 @runtime_checkable
@@ -96,7 +98,7 @@ class Rollout:
             state, alive = after["next_state"], after["alive"]
             if alive.is_cuda:  # A replayed step writes into the same memory again.
                 state, alive = state.clone(), alive.clone()
-            elif self.freeze and not bool(alive.any()):
+            if self.freeze and asks_for_end(t, alive) and not bool(alive.any()):
                 return
 
     def returns(
@@ -127,6 +129,13 @@ class Rollout:
     def _choose(self, state: Tensor, theta: Tensor) -> Tensor:
         assert self.act is not None
         return self.act(state, theta)
+
+
+def asks_for_end(t: int, alive: Tensor) -> bool:
+    """Whether to ask after a step if all have ended. A GPU must be waited for, and not while a graph is captured."""
+    if not alive.is_cuda:
+        return True
+    return (t + 1) % ASKED_EVERY == 0 and not torch.cuda.is_current_stream_capturing()
 
 
 def _numbered(noise: Noise) -> Tensors:
