@@ -201,11 +201,7 @@ def test_policy_learned_from_rows_walks_home_and_is_a_function_of_the_state(tmp_
     task, planner = Walk(), Planner(horizon=4, candidates=40, elites=6, iterations=3)
     recipe = PETS(ENSEMBLE, planner=planner, particles=10)
     jobs = [Job(walked(seed=1), 3), Job(walked(60, seed=2), 4)]
-    learned = recipe.fit_many(jobs, task)
-    policies = [each.selected for each in learned]
-    assert all(each.last is each.selected for each in learned)  # Judged once: the weights that held-out rows like best.
-    for policy, model in zip(policies, ENSEMBLE.fit_many(jobs), strict=True):
-        assert policy.parts()["model"].fingerprint == model.fingerprint
+    policies = [each.selected for each in recipe.fit_many(jobs, task)]
     state = torch.tensor([-1.5, -0.7, 0.02, 0.7, 1.5])[:, None]
     for policy in policies:
         assert policy.act(state).flatten().tolist() == [0.5, 0.5, 0.0, -0.5, -0.5]

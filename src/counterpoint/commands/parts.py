@@ -28,9 +28,9 @@ Experiment = Grid | HD | Classic | Sepsis | Counterfactuals | TumourBenchmark | 
 WITHOUT_FAILURES = ("D3QN", "Base-S", CTRL_G_BICOGAN, CTRL_G, "BCQ", SEARCH)
 """Who is asked to learn from logs of few random actions, most of which hold no failure."""
 PARTS: Mapping[str, tuple[str, ...]] = {
-    **{name: ("reproduce", name) for name in ("sd", "hd", "hd-nonrandom", "sepsis", "sd-nonrandom")},
-    **{name: ("reproduce", name) for name in ("search-ablations", "classic", "ablations")},
+    **{name: ("reproduce", name) for name in ("hd", "hd-nonrandom", "sd-nonrandom")},
     "sd-nonrandom-20": ("reproduce", "sd-nonrandom", "--random-action-share", "0.2", "--methods", *WITHOUT_FAILURES),
+    **{name: ("reproduce", name) for name in ("ablations", "search-ablations", "classic", "sd", "sepsis")},
     **{name: ("bench", name) for name in ("counterfactuals", "tumour", "groups", "evaluation")},
 }
 """What to type for each, after `counterpoint`, in the order of the work: at the end parts of many small cells, so that

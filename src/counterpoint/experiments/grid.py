@@ -23,7 +23,7 @@ from counterpoint.tasks.base import KnownSCM
 
 Behaviour = Literal["random", "non-random"]
 PLANNED_EPISODES = 10
-"""Episodes that a planner is tried in at most where it is no headline, as in the paper: it thinks at every step."""
+"""Episodes that a planner is tried in at most, as in the paper: it thinks at every step of every one."""
 BEHAVIOUR_BLOCK = 10
 """Seeds whose non-random behaviours are trained in one stack, always a whole block, so that a seed's log does not
 depend on which other seeds a grid has."""
@@ -48,8 +48,7 @@ class Arm:
     most_trials: int = 0
     """Logged trials that it can learn from at most; 0 for any number."""
     one_size: bool = False
-    """Whether only logs of one length share a stack, where a long one, or the long episodes of what was learned from
-    it, would make every short one as dear as itself."""
+    """Whether only logs of one length share a stack, where a long one would make every short one as dear as itself."""
     most_episodes: int = 0
     """Episodes that each of its policies is tried in at most; 0 for as many as all others."""
 

@@ -32,7 +32,7 @@ QUICK_TRIALS, QUICK_SEEDS = (50, 250), 3
 def sd(behaviour: Behaviour = "random", seeds: int = 20, methods: Sequence[str] = (), pack_size: int = 0) -> Grid:
     """The whole experiment; `methods` picks some of its arms."""
     learners = {**paper_arms(), **adversarial_arms(), **beyond_arms()}
-    arms = {name: _arm(name, learner, behaviour) for name, learner in learners.items()}
+    arms = {name: _arm(name, learner) for name, learner in learners.items()}
     arms[SEARCH_MIRROR] = Arm(Search(), CartPole(mirror_declared=True))
     asked, trials = _asked(arms, behaviour), TRIALS if behaviour == "random" else PAPER_TRIALS
     return Grid(_name(behaviour), chosen(asked, methods), trials, tuple(range(seeds)), behaviour, pack_size=pack_size)
@@ -44,9 +44,9 @@ def _asked(arms: dict[str, Arm], behaviour: Behaviour) -> dict[str, Arm]:
     return {name: arm for name, arm in arms.items() if behaviour == "random" or name in few}
 
 
-def _arm(name: str, learner: PolicyLearner, behaviour: Behaviour) -> Arm:
+def _arm(name: str, learner: PolicyLearner) -> Arm:
     if name == PETS_ARM:
-        return Arm(learner, CartPole(), one_size=True, most_episodes=0 if behaviour == "random" else PLANNED_EPISODES)
+        return Arm(learner, CartPole(), most_episodes=PLANNED_EPISODES)
     if name == PILCO:
         return Arm(learner, CartPole(), PILCO_ROWS // Protocol().steps, one_size=True)
     return Arm(learner, CartPole())

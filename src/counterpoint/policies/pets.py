@@ -206,11 +206,10 @@ class PETS(PolicyLearner):
     def fit_many(
         self, jobs: Sequence[Job], task: Task, monitor: Monitor = Monitor(), device: str = "cpu"
     ) -> list[Learned]:
-        """Fit the models of every job in one loop. All that is learned is a model, whose step held-out rows choose as
-        they do for every other model: both ends are one policy."""
+        """Fit the models of every job in one loop; held-out rows choose the step of `selected`."""
         discrete(task, jobs)
-        models = self.model.fit_many(jobs, monitor.stage("model"), device)
-        return [Learned(policy, policy) for policy in (PETSPolicy(self, model, task) for model in models)]
+        ends = self.model.fit_both_ends(jobs, monitor.stage("model"), device)
+        return [Learned(*(PETSPolicy(self, model, task) for model in both)) for both in zip(*ends, strict=True)]
 
     def rebuild(self, saved: Saved) -> "PETSPolicy":
         """The policy back from its artifact, with the model and the task it plans in."""
