@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -101,6 +102,30 @@ def test_memory_that_neighbours_hold_is_waited_for(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("counterpoint.experiments.executors.PATIENCE", 0.01)
     outcomes = dict(Joblib(1).run(crowded, [tmp_path / "once", tmp_path / "always"], silent))
     assert outcomes == {0: 2, 1: Failure("OutOfMemoryError: CUDA out of memory", 3)}
+
+
+def holding(task: tuple[str, Path], report: Report) -> int:
+    """One item holds the memory for a while; the other counts how often it found it taken."""
+    role, memory = task
+    if role == "holds":
+        time.sleep(1.5)
+        memory.unlink()
+        return 0
+    tries = memory.with_name("tries")
+    tries.write_text(tries.read_text() + "." if tries.exists() else ".")
+    if memory.exists():
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    return len(tries.read_text())
+
+
+def test_memory_is_waited_for_as_long_as_a_neighbour_is_at_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("counterpoint.experiments.executors.PATIENCE", 0.02)
+    memory = tmp_path / "memory"
+    memory.touch()
+    outcomes = dict(Joblib(2).run(holding, [("holds", memory), ("needs", memory)], silent))
+    assert outcomes[0] == 0
+    assert isinstance(outcomes[1], int)  # It got there in the end,
+    assert 4 <= outcomes[1] < 12  # after more tries than an item has alone, with ever longer waits between them.
 
 
 @with_ray

@@ -1,9 +1,9 @@
 """Who does the work of a grid: this process, processes beside it, or a Ray cluster; all three give the same rows.
 
-A worker that dies is given its item again, twice; then the item is reported as failed, and the others go on. So is one
-that found the GPU's memory taken, which its neighbours may have given back by then. Any other exception is reported at
-once: the same numbers would raise it again. Where a job server is named in the environment
-(`jobserver.py`), processes of several commands share its slots.
+A worker that dies is given its item again, twice; then the item is reported as failed, and the others go on. An item
+that found the GPU's memory taken is tried again as long as others are at work, who may hold it, and twice when none is.
+Any other exception is reported at once: the same numbers would raise it again. Where a job server is named in the
+environment (`jobserver.py`), processes of several commands share its slots.
 """
 
 import os
@@ -28,9 +28,9 @@ Result = TypeVar("Result")
 Report = Callable[[str, int, int], None]
 """Called as report(stage, done, total)."""
 RETRIES = 2
-"""How often an item is tried again after its worker died or found no memory."""
+"""How often an item is tried again after its worker died, or found no memory while no other item was at work."""
 PATIENCE = 20.0
-"""Seconds before an item that found no memory is tried again."""
+"""Seconds before an item that found no memory is tried again, twice as long each time while others are at work."""
 IDLE = 10.0
 """Seconds after which a worker without an item is ended: commands that share slots may wait long for one, and what a
 worker keeps of a GPU's memory others need."""
@@ -86,8 +86,21 @@ class Joblib(Executor):
         threads, slots = ThreadPoolExecutor(max(lanes.count, 1)), Slots.of_environment()
 
         def do(index: int) -> Result | Failure:
-            with slots.slot(), lanes.one() as lane:
-                return lane.do(work, items[index])
+            alone, attempts, patience = 0, 0, PATIENCE
+            while True:
+                attempts += 1
+                try:
+                    with slots.slot(), lanes.one() as lane:
+                        return lane.do(work, items[index])
+                except torch.OutOfMemoryError as error:
+                    if lanes.at_work:
+                        lanes.wait_for_quiet(patience)
+                        patience *= 2
+                    elif alone == RETRIES:
+                        return Failure(_reason(error), attempts)
+                    else:
+                        alone += 1
+                        time.sleep(PATIENCE)
 
         try:
             futures = {threads.submit(do, index): index for index in range(len(items))}
@@ -172,6 +185,7 @@ class _Lane:
         return ProcessPoolExecutor(1, env={"OMP_NUM_THREADS": "1"})
 
     def do(self, work: Callable[[Item, Report], Result], item: Item) -> Result | Failure:
+        """The item's outcome; raises where there was no memory for it."""
         from joblib.externals.loky.process_executor import BrokenProcessPool
 
         died = ""
@@ -181,9 +195,8 @@ class _Lane:
             except BrokenProcessPool as error:
                 died = f"the worker died ({_reason(error)})"
                 self.process = self._start()
-            except torch.OutOfMemoryError as error:
-                died = _reason(error)
-                time.sleep(PATIENCE)
+            except torch.OutOfMemoryError:
+                raise
             except Exception as error:
                 return Failure(_reason(error), 1)
         return Failure(died, 1 + RETRIES)
@@ -217,27 +230,43 @@ class _Lanes:
     """Processes for a number of items; the last one used comes first, and one that no item waits for is ended."""
 
     def __init__(self, count: int, items: int) -> None:
-        self.count, self.waiting = count, items
+        self.count, self.waiting, self.at_work = count, items, 0
         self.all = [_Lane() for _ in range(count)]
         self.free: LifoQueue[_Lane] = LifoQueue()
         for lane in self.all:
             self.free.put(lane)
-        self.lock = threading.Lock()
+        self.changed = threading.Condition()
 
     @contextmanager
     def one(self) -> Iterator[_Lane]:
+        """A process for an item, which waits again for one where it found no memory."""
         lane = self.free.get()
         lane.wake()
-        with self.lock:
-            self.waiting -= 1
+        self._count(waiting=-1, at_work=1)
+        again = 0
         try:
             yield lane
+        except torch.OutOfMemoryError:
+            again = 1
+            raise
         finally:
+            self._count(waiting=again, at_work=-1)
             if self.waiting:
                 lane.rest()
                 self.free.put(lane)
             else:
                 lane.close()
+
+    def _count(self, waiting: int, at_work: int) -> None:
+        with self.changed:
+            self.waiting += waiting
+            self.at_work += at_work
+            self.changed.notify_all()
+
+    def wait_for_quiet(self, seconds: float) -> None:
+        """Until no item is at work, but not longer."""
+        with self.changed:
+            self.changed.wait_for(lambda: not self.at_work, seconds)
 
     def close(self) -> None:
         for lane in self.all:
