@@ -239,6 +239,10 @@ def test_files_of_a_run(tmp_path: Path):
     assert [(row["trials"], row["seed"]) for row in failures] == [(5, 0), (5, 1), (10, 0), (10, 1)]
     assert all("the loss is not finite" in row["reason"] for row in failures)
     assert [each for each in reports if each[0] == "cells"] == [("cells", done, 8) for done in (0, 2, 4, 6, 8)]
+    page = write_summary("tiny", rows, [("a", "also a")], tmp_path, failures).read_text()
+    told = [line for line in page.splitlines() if "the loss is not finite" in line]
+    assert len(told) == 1, "four cells of one method and one reason are one line"
+    assert told[0].startswith("| raising | 4 | 5, 10 | ")
 
 
 def test_checkpoints_of_something_else_are_not_taken_up(tmp_path: Path):

@@ -285,6 +285,8 @@ def _with_parent(work: Callable[[Item, Report], Result], item: Item, parent: int
 
 def _reason(error: BaseException) -> str:
     text = str(error).strip()
+    if isinstance(error, torch.OutOfMemoryError):  # What follows names every process on the GPU.
+        text = text.split(". ")[0]
     return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
 
 

@@ -125,8 +125,20 @@ def _sections(rows: Sequence[Row], compared: Sequence[Row], failures: Sequence[R
     if chosen:
         sections += ["## Selected minus last checkpoint", markdown_table(_wide(chosen))]
     if failures:
-        sections += ["## Cells that failed", markdown_table(failures)]
+        sections += ["## Cells that failed", markdown_table(_by_reason(failures))]
     return sections
+
+
+def _by_reason(failures: Sequence[Row]) -> list[Row]:
+    """Cells of one method that failed for one reason in one line; `….failures.csv` has them all."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in failures:
+        found.setdefault((row["method"], row["reason"]), []).append(row)
+    sizes = {key: ", ".join(str(size) for size in sorted({row["trials"] for row in own})) for key, own in found.items()}
+    return [
+        {"method": method, "cells": len(own), "trials": sizes[method, reason], "reason": reason}
+        for (method, reason), own in found.items()
+    ]
 
 
 def _scores(rows: Sequence[Row], method: str, trials: int, column: str) -> dict[int, float]:
