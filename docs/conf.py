@@ -27,6 +27,7 @@ suppress_warnings = ["toc.not_included"]
 
 html_theme = "furo"
 html_title = f"Counterpoint {VERSION}"
+html_static_path, html_css_files = ["_static"], ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
 
