@@ -1,6 +1,6 @@
 """How many stays each step leaves of MIMIC-III's open demo: `python benchmarks/mimic_demo.py DEMO`.
 
-Both definitions of suspected infection, each as published and as corrected. Only counts are told. The last line is JSON.
+Both definitions of suspected infection, as published and as corrected. Only counts are told. The last line is JSON.
 """
 
 import argparse
