@@ -29,7 +29,8 @@ from counterpoint.data.spaces import ActionSpace, Discrete
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import require
 from counterpoint.experiments.classic import COLUMNS, Problem, problems
-from counterpoint.experiments.executors import Failure, Joblib, Report, silent
+from counterpoint.experiments.executors import Joblib
+from counterpoint.experiments.workers import Failure, Report, silent
 from counterpoint.report.results import Row, markdown_table, provenance, write_csv, write_json
 from counterpoint.seeding import derive, generator
 from counterpoint.simulation.classic import Choose, gym_returns

@@ -19,7 +19,8 @@ from counterpoint.dynamics.outcome import Outcome
 from counterpoint.errors import CounterpointError
 from counterpoint.evaluation.gym_return import evaluate_in_gym
 from counterpoint.experiments.classic import COLUMNS, LEARNED_METHOD, METHOD, Classic, Problem, learn, problems
-from counterpoint.experiments.executors import InProcess, silent
+from counterpoint.experiments.executors import InProcess
+from counterpoint.experiments.workers import silent
 from counterpoint.nets.laws import Gaussian
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Schedule

@@ -13,8 +13,9 @@ import torch
 
 from counterpoint.data.jobs import Job
 from counterpoint.errors import CounterpointError
-from counterpoint.experiments.executors import Auto, Executor, Failure, InProcess, Joblib, Ray, Report, silent
+from counterpoint.experiments.executors import Auto, Executor, InProcess, Joblib, Ray
 from counterpoint.experiments.runner import run
+from counterpoint.experiments.workers import Failure, Report, silent
 from counterpoint.nets.training import Monitor
 from counterpoint.policies.base import Learned, PolicyLearner
 from counterpoint.tasks.base import Task
@@ -99,7 +100,7 @@ def crowded(path: Path, report: Report) -> int:
 
 
 def test_memory_that_neighbours_hold_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("counterpoint.experiments.executors.PATIENCE", 0.01)
+    monkeypatch.setattr("counterpoint.experiments.workers.PATIENCE", 0.01)
     outcomes = dict(Joblib(1).run(crowded, [tmp_path / "once", tmp_path / "always"], silent))
     assert outcomes == {0: 2, 1: Failure("OutOfMemoryError: CUDA out of memory", 3)}
 
@@ -119,7 +120,7 @@ def holding(task: tuple[str, Path], report: Report) -> int:
 
 
 def test_memory_is_waited_for_as_long_as_a_neighbour_is_at_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("counterpoint.experiments.executors.PATIENCE", 0.02)
+    monkeypatch.setattr("counterpoint.experiments.workers.PATIENCE", 0.02)
     memory = tmp_path / "memory"
     memory.touch()
     outcomes = dict(Joblib(2).run(holding, [("holds", memory), ("needs", memory)], silent))

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from counterpoint.experiments.executors import Joblib, Report, silent
+from counterpoint.experiments.executors import Joblib
 from counterpoint.experiments.gpu_sharing import LOGS, PIPES, shared_gpu
 from counterpoint.experiments.jobserver import JobServer, Slots
+from counterpoint.experiments.workers import Report, silent
 
 SHAPES = False
 SOON = 20.0
@@ -127,7 +128,7 @@ def test_two_commands_share_the_slots_of_one_server(tmp_path: Path, monkeypatch:
 
 
 def test_a_worker_that_waits_long_for_a_slot_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("counterpoint.experiments.executors.IDLE", 0.05)
+    monkeypatch.setattr("counterpoint.experiments.workers.IDLE", 0.05)
     with JobServer(1) as server:
         for name, value in server.environment(1).items():
             monkeypatch.setenv(name, value)
@@ -144,7 +145,7 @@ def test_a_worker_that_waits_long_for_a_slot_is_ended(tmp_path: Path, monkeypatc
 
 
 def test_a_worker_that_has_another_item_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("counterpoint.experiments.executors.IDLE", 0.05)
+    monkeypatch.setattr("counterpoint.experiments.workers.IDLE", 0.05)
     outcomes = [pid for _, pid in Joblib(1).run(note, [tmp_path / name for name in "abcd"], silent)]
     assert len(outcomes) == 4
     assert len(set(outcomes)) == 1

@@ -10,7 +10,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from counterpoint.commands.console import CONSOLE, say
-from counterpoint.experiments.executors import Auto, InProcess, Joblib, Ray, Report
+from counterpoint.experiments.executors import Auto, InProcess, Joblib, Ray
+from counterpoint.experiments.workers import Report
 
 Executors = (
     Annotated[Auto, tyro.conf.subcommand("auto", description="a process for every core, or all here with a GPU")]

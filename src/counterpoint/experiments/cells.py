@@ -7,7 +7,8 @@ from typing import Any
 
 from counterpoint.artifacts import write_text
 from counterpoint.errors import CounterpointError
-from counterpoint.experiments.executors import Executor, Failure, Report
+from counterpoint.experiments.executors import Executor
+from counterpoint.experiments.workers import Failure, Report
 
 Rows = list[dict[str, Any]]
 

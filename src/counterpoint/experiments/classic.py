@@ -24,8 +24,9 @@ from counterpoint.dynamics.outcome import Outcome
 from counterpoint.errors import require
 from counterpoint.evaluation.gym_return import evaluate_in_gym
 from counterpoint.experiments.cells import carry_out, read_rows, refuse_failures, write_rows
-from counterpoint.experiments.executors import Executor, Report, silent
+from counterpoint.experiments.executors import Executor
 from counterpoint.experiments.grid import code_version
+from counterpoint.experiments.workers import Report, silent
 from counterpoint.nets.laws import Gaussian
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Monitor, Schedule

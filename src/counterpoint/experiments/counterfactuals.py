@@ -34,9 +34,10 @@ from counterpoint.experiments.estimators import (
     gap,
     quick_estimators,
 )
-from counterpoint.experiments.executors import Executor, InProcess, Report, silent
+from counterpoint.experiments.executors import Executor, InProcess
 from counterpoint.experiments.grid import code_version
 from counterpoint.experiments.peers_dowhy import DoWhyGCM
+from counterpoint.experiments.workers import Report, silent
 from counterpoint.report.counterfactuals import COLUMNS, Expected, counterfactuals_page
 from counterpoint.report.heatmap import counterfactual_errors
 from counterpoint.report.results import made_by, provenance, where, write_csv, write_json

@@ -16,9 +16,10 @@ from counterpoint.errors import require
 from counterpoint.evaluation.off_policy.case import Judging
 from counterpoint.evaluation.off_policy.judge import judge
 from counterpoint.experiments.cells import carry_out, read_rows, refuse_failures, write_rows
-from counterpoint.experiments.executors import Executor, InProcess, Report, silent
+from counterpoint.experiments.executors import Executor, InProcess
 from counterpoint.experiments.grid import code_version
 from counterpoint.experiments.known_policies import GROUNDS, Ground
+from counterpoint.experiments.workers import Report, silent
 from counterpoint.report.evaluation_bench import COLUMNS, evaluation_bench_figure, evaluation_bench_page
 from counterpoint.report.results import made_by, provenance, where, write_csv, write_json
 from counterpoint.seeding import derive

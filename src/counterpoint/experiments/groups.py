@@ -20,8 +20,9 @@ from torch import Tensor
 from counterpoint.artifacts import encode, recipe_hash, write_text
 from counterpoint.data.transitions import Transitions
 from counterpoint.experiments.cells import carry_out, read_rows, refuse_failures, write_rows
-from counterpoint.experiments.executors import Executor, Report, silent
+from counterpoint.experiments.executors import Executor
 from counterpoint.experiments.grid import code_version
+from counterpoint.experiments.workers import Report, silent
 from counterpoint.model import SubjectFactors
 from counterpoint.report.factors import factors_figure, groups_page
 from counterpoint.report.results import made_by, provenance, where, write_csv, write_json

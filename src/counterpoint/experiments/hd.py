@@ -22,7 +22,7 @@ from counterpoint.data.transitions import Transitions
 from counterpoint.errors import require
 from counterpoint.evaluation.true_return import evaluate_many
 from counterpoint.experiments.cells import carry_out, read_rows, refuse_failures, write_rows
-from counterpoint.experiments.executors import Executor, Report, silent
+from counterpoint.experiments.executors import Executor
 from counterpoint.experiments.grid import (
     PLANNED_EPISODES,
     Behaviour,
@@ -32,6 +32,7 @@ from counterpoint.experiments.grid import (
     code_version,
 )
 from counterpoint.experiments.runner import LOGGED
+from counterpoint.experiments.workers import Report, silent
 from counterpoint.methods.arms import CTRL_G, QUICK_SEARCH, SEARCH, beyond_arms, paper_arms, quick_arms
 from counterpoint.methods.general import LEARNER, General
 from counterpoint.methods.personal import Personal

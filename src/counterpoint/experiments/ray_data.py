@@ -7,7 +7,8 @@ from typing import Any
 from counterpoint.counterfactual import without_noise
 from counterpoint.data.table_format import from_arrow, to_arrow
 from counterpoint.data.transitions import Transitions
-from counterpoint.experiments.executors import cluster, one_thread, ray_library
+from counterpoint.experiments.executors import cluster, ray_library
+from counterpoint.experiments.workers import one_thread
 from counterpoint.streaming import Where, Work
 
 

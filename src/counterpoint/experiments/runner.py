@@ -20,7 +20,7 @@ from counterpoint.data.jobs import Job
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError
 from counterpoint.evaluation.true_return import evaluate_many
-from counterpoint.experiments.executors import Executor, Failure, Report, one_thread, silent
+from counterpoint.experiments.executors import Executor
 from counterpoint.experiments.grid import (
     Arm,
     Behaviour,
@@ -32,6 +32,7 @@ from counterpoint.experiments.grid import (
     code_version,
     logs,
 )
+from counterpoint.experiments.workers import Failure, Report, one_thread, silent
 from counterpoint.nets.training import Monitor
 from counterpoint.policies.base import Learned, Policy
 from counterpoint.report.results import provenance, ran_on, seconds_by, where, write_csv, write_json

@@ -18,7 +18,7 @@ from counterpoint.evaluation.off_policy.behaviour import Logistic
 from counterpoint.evaluation.off_policy.case import Judging
 from counterpoint.evaluation.off_policy.result import Evaluation
 from counterpoint.experiments.cells import carry_out, read_rows, refuse_failures, write_rows
-from counterpoint.experiments.executors import Executor, InProcess, Report, silent
+from counterpoint.experiments.executors import Executor, InProcess
 from counterpoint.experiments.grid import code_version
 from counterpoint.experiments.sepsis_arms import CTRL_G, PERSONAL, PHYSICIAN, SEARCH_G, Fitted, Learning, SepsisArms
 from counterpoint.experiments.sepsis_cohort import Cohort, Split, SyntheticPatients, one_ending, with_numbers
@@ -36,6 +36,7 @@ from counterpoint.experiments.sepsis_findings import (
     taken,
 )
 from counterpoint.experiments.sepsis_judging import examined, judged_policies, true_values
+from counterpoint.experiments.workers import Report, silent
 from counterpoint.nets.training import Monitor
 from counterpoint.policies.personal import PersonalPolicy
 from counterpoint.report.results import made_by, provenance, where, write_csv, write_json

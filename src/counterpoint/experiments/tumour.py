@@ -16,8 +16,9 @@ from counterpoint.artifacts import encode, recipe_hash, write_text
 from counterpoint.errors import require
 from counterpoint.evaluation.forecasting import CopyLast, Forecaster, PooledRegression, SubjectEffects, rmse_by_horizon
 from counterpoint.experiments.cells import carry_out, read_rows, refuse_failures, write_rows
-from counterpoint.experiments.executors import Executor, InProcess, Report, silent
+from counterpoint.experiments.executors import Executor, InProcess
 from counterpoint.experiments.grid import code_version
+from counterpoint.experiments.workers import Report, silent
 from counterpoint.report.results import made_by, provenance, where, write_csv, write_json
 from counterpoint.report.tumour import COLUMNS, FIT_SECONDS, tumour_figure, tumour_page
 from counterpoint.seeding import derive
