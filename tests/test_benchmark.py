@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import counterpoint.experiments.counterfactuals as benchmark
+from counterpoint.artifacts import read_json
 from counterpoint.commands.bench import BenchCounterfactuals
 from counterpoint.errors import CounterpointError
 from counterpoint.experiments.counterfactuals import (
@@ -30,10 +31,14 @@ from counterpoint.nets.training import Schedule
 from counterpoint.report.counterfactuals import Expected, counterfactuals_page, coverage, near_the_best
 from counterpoint.report.results import read_csv
 from counterpoint.scm.auto import Auto
+from counterpoint.scm.bicogan import ConditionalBiCoGAN
 from counterpoint.scm.density import DensitySCM
 
 COPY = {"copy the outcome": Copy()}
 BRIEF = DensitySCM(ensemble=1, hidden=(8,), likelihood=Likelihood(Schedule(steps=5)))
+BRIEF_GAN = replace(
+    ConditionalBiCoGAN(), training=replace(ConditionalBiCoGAN().training, schedule=Schedule(steps=20, rate="linear"))
+)
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ def small(**changes: Any) -> Counterfactuals:
 
 @pytest.mark.parametrize("scm", ["a", "d", "cartpole", "tumour"])
 def test_copying_the_outcome_scores_one(scm: str) -> None:
-    (row,) = run_pack(Pack("copy", Copy(), ((scm, 200, 0),)))
+    (row,) = run_pack(Pack((("copy", Copy()),), ((scm, 200, 0),)))
     assert row["error"] == pytest.approx(1.0, abs=0.03)
     assert row["round_trip"] == 0.0
 
@@ -71,13 +76,16 @@ def test_models_never_see_the_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     assert blind(log("b", 100, 0)).noise.shape[1] == 0
     seen = []
     monkeypatch.setattr(Copy, "fit_many", lambda self, jobs, device: seen.extend(jobs) or [self for _ in jobs])
-    run_pack(Pack("copy", Copy(), (("b", 100, 0), ("b", 200, 1))))
+    run_pack(Pack((("copy", Copy()),), (("b", 100, 0), ("b", 200, 1))))
     assert [job.data.noise.shape for job in seen] == [(100, 0), (200, 0)]
 
 
 def test_every_cell_is_asked_or_has_a_reason() -> None:
     whole = Counterfactuals()
-    gaps, asked = whole.gaps(), {(p.method, s, n, seed) for p in whole.packs() for s, n, seed in p.fits}
+    gaps, asked = (
+        whole.gaps(),
+        [(name, *fit) for pack in whole.packs() for name, _ in pack.estimators for fit in pack.fits],
+    )
     assert set(whole.scms) == {*TASKS, *SETS}
     assert set(NINE) == set("abchdf") | {"e1", "e2", "cartpole"}
     cells = {
@@ -88,8 +96,8 @@ def test_every_cell_is_asked_or_has_a_reason() -> None:
         for seed in range(5)
         if (method, scm) not in gaps
     }
-    assert asked == cells
-    assert sum(len(pack.fits) for pack in whole.packs()) == len(cells)
+    assert set(asked) == cells
+    assert len(asked) == len(cells)
     assert all(gaps.values())
 
 
@@ -105,13 +113,42 @@ def test_what_is_not_asked_cannot_be() -> None:
 
 def test_problems_of_one_shape_share_a_stack_and_the_longest_work_comes_first() -> None:
     packs = Counterfactuals(scms=("a", "b", "d", "e1", "triangle-nlin"), estimators={"x": BRIEF, **COPY}).packs()
-    mine = [{scm for scm, _, _ in pack.fits} for pack in packs if pack.method == "x"]
+    mine = [{scm for scm, _, _ in pack.fits} for pack in packs if pack.recipe is BRIEF]
     assert sorted(map(sorted, mine)) == [["a", "b"], ["d", "e1"], ["triangle-nlin"]]
     lengths = [pack.about_seconds for pack in Counterfactuals().packs()]
     assert lengths == sorted(lengths, reverse=True)
     assert lengths[0] > 100 * (lengths[-1] + 1)
     limited = Counterfactuals(scms=("a", "b"), seeds=3, estimators={"x": BRIEF}, pack_size=3).packs()
     assert sorted({(scm, n) for scm, n, _ in pack.fits} == {pack.fits[0][:2]} for pack in limited) == 4 * [True]
+
+
+def test_estimators_that_differ_in_their_abduction_are_read_off_one_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows are those of fits that are made apart."""
+    encoder, other = replace(BRIEF_GAN, abduction="encoder"), replace(BRIEF_GAN, change=False)
+    both = {"encoder": encoder, "inversion": BRIEF_GAN, "of s'": other}
+    asked = small(scms=("d",), estimators=both)
+    packs = {tuple(name for name, _ in pack.estimators): pack for pack in asked.packs()}
+    assert set(packs) == {("encoder", "inversion"), ("of s'",)}
+    apart = [run_pack(Pack(((name, recipe),), (("d", 100, 0),))) for name, recipe in both.items()]
+    fitted, fit = [], ConditionalBiCoGAN.fit_many
+    monkeypatch.setattr(ConditionalBiCoGAN, "fit_many", lambda *told, **more: fitted.append(1) or fit(*told, **more))
+    together = run_pack(packs["encoder", "inversion"])
+    assert len(fitted) == 1
+    for found, (own,) in zip(together, apart, strict=False):
+        assert {**found, "seconds": 0} == {**own, "seconds": 0}
+    assert together[0]["error"] != together[1]["error"]
+    assert together[0]["recipe"] != together[1]["recipe"]
+
+
+def test_the_seconds_of_a_fit_are_told_of_every_reading_and_counted_once(tmp_path: Path) -> None:
+    both = {"encoder": replace(BRIEF_GAN, abduction="encoder"), "inversion": BRIEF_GAN}
+    whole = small(estimators=both, seeds=2)
+    rows = whole.run(tmp_path)
+    told = read_json(tmp_path / "counterfactuals.seconds.json", "")
+    assert told["encoder"] == told["inversion"]
+    made = read_json(tmp_path / "counterfactuals.settings.json", "")
+    assert made["seconds"] == {"encoder": pytest.approx(2 * rows[0]["seconds"], rel=1e-3)}
+    assert [each["cells"] for each in made["ran_on"]] == [1]
 
 
 def test_the_packs_of_dowhy_are_one_problem_each_so_that_they_can_be_run_apart() -> None:

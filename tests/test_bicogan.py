@@ -10,6 +10,7 @@ from torch import Tensor
 from counterpoint.artifacts import Saved
 from counterpoint.data.jobs import Job, fitting_table
 from counterpoint.data.transitions import Transitions
+from counterpoint.errors import CounterpointError
 from counterpoint.nets.stacked import StackedBatchNorm, initialise
 from counterpoint.nets.training import Monitor, Schedule
 from counterpoint.scm.base import StructuralCausalModel
@@ -238,6 +239,19 @@ def test_the_encoder_is_another_way_to_the_noise(recipe):
     by_inversion = replace(recipe, abduction="inversion").fit(rows(), seed=1)
     table = rows(seed=9)
     assert (by_encoder.abduct(table) - by_inversion.abduct(table)).abs().max() > 1e-2
+
+
+@BOTH
+def test_one_training_serves_both_ways_to_the_noise(recipe):
+    by_encoder, by_inversion = (replace(recipe, abduction=way) for way in ("encoder", "inversion"))
+    table, fitted = rows(seed=9), by_inversion.fit(rows(), seed=1)
+    read, back = by_inversion.reread(by_encoder.fit(rows(), seed=1)), by_encoder.reread(fitted)
+    assert (read.recipe, back.recipe) == (by_inversion, by_encoder)
+    assert read.fingerprint == fitted.fingerprint
+    assert torch.equal(read.abduct(table), fitted.abduct(table))
+    assert not torch.equal(back.abduct(table), fitted.abduct(table))
+    with pytest.raises(CounterpointError, match="trained by another recipe"):
+        replace(by_encoder, change=not recipe.change).reread(fitted)
 
 
 def test_the_paper_encoder_sees_the_next_state_only_and_the_conditional_one_everything():

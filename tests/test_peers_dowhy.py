@@ -80,6 +80,6 @@ def test_a_graph_is_answered_through_its_children_alone() -> None:
 
 def test_it_stands_in_the_table_where_its_assumption_holds() -> None:
     """SCM a has additive noise."""
-    (row,) = run_pack(Pack("DoWhy gcm", DoWhyGCM(), (("a", 500, 0),)))
+    (row,) = run_pack(Pack((("DoWhy gcm", DoWhyGCM()),), (("a", 500, 0),)))
     assert row["error"] < 0.25
     assert row["round_trip"] < 1e-5

@@ -21,7 +21,17 @@ from counterpoint.errors import CounterpointError
 from counterpoint.evaluation.true_return import returns
 from counterpoint.nets.likelihood import Likelihood, LikelihoodLearner
 from counterpoint.nets.training import Schedule
-from counterpoint.policies.pets import PETS, Particles, PETSPolicy, Planner, Propagation, TruePlanning, places
+from counterpoint.policies.pets import (
+    PETS,
+    Particles,
+    PETSPolicy,
+    Planner,
+    PlanningSimulator,
+    Propagation,
+    Replanning,
+    TruePlanning,
+    places,
+)
 from counterpoint.simulation.rollout import Rollout
 from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks.base import KnownSCM, Task
@@ -111,6 +121,65 @@ def test_plan_walks_home_by_the_shortest_way() -> None:
     task = Walk()
     actor = Planner(horizon=4, candidates=60, elites=6, iterations=4).actor(TruePlanning(task, 4), task)
     assert actor(state, state[..., :0]).flatten().tolist() == [0.5, 0.5, 0.0, -0.5, -0.5]
+
+
+class Counting(PlanningSimulator):
+    """The truth, and how many states of a policy each plan was for."""
+
+    def __init__(self, task: KnownSCM) -> None:
+        self.truth, self.particles, self.prior = TruePlanning(task, 2), 2, task.noise
+        self.states: list[int] = []
+
+    def step(self, state, action, noise, theta):
+        self.states.append(state.shape[1] // (2 * BRIEF.candidates))
+        return self.truth.step(state, action, noise, theta)
+
+    def planned(self) -> int:
+        """States that were planned for since the last question."""
+        steps, self.states = self.states, []
+        return sum(steps) // (BRIEF.horizon * BRIEF.iterations)
+
+
+def test_a_state_that_stays_keeps_its_plan_and_costs_nothing() -> None:
+    """Two policies of eight states each; only what has changed in the policy with most changes is planned anew."""
+    task = Walk()
+    counting = Counting(task)
+    actor = BRIEF.actor(counting, task)
+    random = torch.Generator().manual_seed(0)
+    state = 3 * torch.rand(2, 8, 1, generator=random) - 1.5
+    changes = [([], []), ([], []), ([1], [0, 5]), ([0, 1, 2], [4, 5, 6, 7]), ([3], [2])]
+    for changed, planned in zip(changes, (8, 0, 2, 4, 1), strict=True):
+        for k, moved in enumerate(changed):
+            state[k, moved] = 3 * torch.rand(len(moved), 1, generator=random) - 1.5
+        found = actor(state, state[..., :0])
+        assert counting.planned() == planned
+        assert torch.equal(found, BRIEF.actor(TruePlanning(task, 2), task)(state, state[..., :0]))
+    whole = 3 * torch.rand(2, 8, 1, generator=random) - 1.5
+    assert torch.equal(actor(whole, whole[..., :0]), BRIEF.actor(TruePlanning(task, 2), task)(whole, whole[..., :0]))
+    few = whole[:, :3]
+    assert torch.equal(actor(few, few[..., :0]), BRIEF.actor(TruePlanning(task, 2), task)(few, few[..., :0]))
+
+
+def test_another_factor_of_the_same_state_is_something_new() -> None:
+    task, state = Walk(), torch.zeros(1, 4, 1)
+    counting = Counting(task)
+    actor = BRIEF.actor(counting, task)
+    theta = torch.zeros(1, 4, 1)
+    actor(state, theta)
+    counting.planned()
+    actor(state, torch.tensor([0.0, 1.0, 0.0, 2.0])[None, :, None])
+    assert counting.planned() == 2
+
+
+def test_room_for_plans_follows_how_many_there_are() -> None:
+    """A planner is made smaller when a quarter of its places is free, and larger at once."""
+    task = Walk()
+    replanning = Replanning(BRIEF, TruePlanning(task), task, torch.device("cpu"))
+    widths = []
+    for states in (100, 76, 75, 60, 56, 80):
+        replanning._make_room(states)
+        widths.append(replanning.width)
+    assert widths == [100, 100, 75, 75, 56, 80]
 
 
 def test_nearest_action_of_doses_and_of_treatments() -> None:

@@ -2,9 +2,9 @@
 
 A row is (scm, n, seed, method, error, fresh_error, round_trip, recipe, commit): errors of counterfactuals, of fresh
 noise in the same model, and of the answer to the action that was taken. Fits of one estimator on problems alike in
-shape are learned together, in packs that the definition fixes; every finished pack is a file of its own, so that a
-killed run goes on. A changed recipe or other code is another pack. Seconds, which no two runs share, have a file of
-their own.
+shape are learned together, in packs that the definition fixes; two estimators that differ in their abduction alone are
+read off one fit. Every finished pack is a file of its own, so that a killed run goes on. A changed recipe or other code
+is another pack. Seconds, which no two runs share, have a file of their own.
 """
 
 import time
@@ -41,6 +41,7 @@ from counterpoint.experiments.workers import Report, silent
 from counterpoint.report.counterfactuals import COLUMNS, Expected, counterfactuals_page
 from counterpoint.report.heatmap import counterfactual_errors
 from counterpoint.report.results import made_by, provenance, where, write_csv, write_json
+from counterpoint.scm.bicogan import AdversarialSCM
 from counterpoint.seeding import derive, generator
 from counterpoint.settings import Count, Positive, Widths, check_settings
 from counterpoint.simulation.trials import random_policy, simulate
@@ -62,10 +63,10 @@ Problem = tuple[str, int]
 
 @dataclass(frozen=True)
 class Pack:
-    """Fits of one estimator on problems alike in shape, learned in one stack."""
+    """Fits on problems alike in shape, learned in one stack, and the estimators that are read off them."""
 
-    method: str
-    recipe: Any
+    estimators: tuple[tuple[str, Any], ...]
+    """(name, recipe) of each; the first is fitted."""
     fits: tuple[tuple[str, int, int], ...]
     """(scm, rows, seed) of each."""
 
@@ -73,6 +74,16 @@ class Pack:
     def key(self) -> str:
         """What defines the pack, the code included."""
         return recipe_hash(code_version(), TEST_ROWS, self)
+
+    @property
+    def recipe(self) -> Any:
+        """What is fitted."""
+        return self.estimators[0][1]
+
+    @property
+    def title(self) -> str:
+        """What a line about it names."""
+        return f"{' and '.join(name for name, _ in self.estimators)} on {self.fits[0][0]}"
 
     @property
     def about_seconds(self) -> float:
@@ -122,21 +133,24 @@ class Counterfactuals:
 
     def packs(self) -> list[Pack]:
         """All of the work, the longest first."""
-        gaps = self.gaps()
-        asked = {name: [p for p in self.problems() if (name, p[0]) not in gaps] for name in self.estimators}
-        packs = [pack for name, problems in asked.items() for pack in self._packs_of(name, problems)]
+        trained: dict[Any, list[tuple[str, Any]]] = {}
+        for name, recipe in self.estimators.items():
+            trained.setdefault(trained_as(recipe), []).append((name, recipe))
+        packs = [pack for own in trained.values() for pack in self._packs_of(tuple(own))]
         return sorted(packs, key=lambda pack: -pack.about_seconds)
 
-    def _packs_of(self, name: str, problems: Sequence[Problem]) -> Iterator[Pack]:
+    def _packs_of(self, own: tuple[tuple[str, Any], ...]) -> Iterator[Pack]:
+        """The packs of estimators that are trained in one way, and so cannot be asked the same things."""
+        (name, recipe), gaps = own[0], self.gaps()
+        problems = [problem for problem in self.problems() if (name, problem[0]) not in gaps]
         alike: dict[Any, list[tuple[str, int, int]]] = {}
         for (scm, n), seed in product(problems, range(self.first_seed, self.first_seed + self.seeds)):
             alike.setdefault(shape_of(scm), []).append((scm, n, seed))
-        recipe = self.estimators[name]
         for fits in alike.values():
             # DoWhy gains nothing from a stack, and processes can share small packs out.
             size = self.seeds if isinstance(recipe, DoWhyGCM) else self.pack_size or len(fits)
             for first in range(0, len(fits), size):
-                yield Pack(name, recipe, tuple(fits[first : first + size]))
+                yield Pack(own, tuple(fits[first : first + size]))
 
     def run(
         self,
@@ -150,9 +164,8 @@ class Counterfactuals:
         packs, folder = self.packs(), out / self.name / "cells"
         left = [pack for pack in packs if read_rows(folder / f"{pack.key}.json", COLUMNS) is None]
         keep = lambda pack, rows: write_rows(folder / f"{pack.key}.json", rows)
-        named, failures = lambda pack: f"{pack.method} on {pack.fits[0][0]}", out / f"{self.name}.failures.txt"
-        work = partial(run_pack, device=device)
-        failed = carry_out(left, work, keep, named, len(packs), failures, executor, report)
+        work, failures = partial(run_pack, device=device), out / f"{self.name}.failures.txt"
+        failed = carry_out(left, work, keep, lambda pack: pack.title, len(packs), failures, executor, report)
         found = [read_rows(folder / f"{pack.key}.json", COLUMNS) or [] for pack in packs]
         rows = self._write(found, out, command or "Counterfactuals().run")
         refuse_failures(failed, len(packs), "packs")
@@ -168,9 +181,7 @@ class Counterfactuals:
         )
         write_csv(rows, out / f"{self.name}.csv", COLUMNS)
         write_json(_seconds(rows), out / f"{self.name}.seconds.json")
-        made = made_by(
-            [[{**pack[0], "seconds": sum(row["seconds"] for row in pack)}] for pack in packs if pack], "method"
-        )
+        made = made_by([[{**pack[0], "seconds": _whole(pack)}] for pack in packs if pack], "method")
         write_json({**encode(self), **made, **provenance(), **_peers()}, out / f"{self.name}.settings.json")
         if rows:
             write_text(out / f"{self.name}.md", counterfactuals_page(rows, self.expected(), command))
@@ -210,6 +221,11 @@ def named(wanted: Sequence[str], known: Mapping[str, Any]) -> dict[str, Any]:
     return {name: recipe for name, recipe in known.items() if not wanted or name in wanted}
 
 
+def trained_as(recipe: Any) -> Any:
+    """What two estimators share that one fit serves."""
+    return recipe.trained if isinstance(recipe, AdversarialSCM) else recipe
+
+
 def fingerprint(recipe: Any) -> str:
     """A hash of a recipe, with a letter before it so that a CSV does not give it back as a number."""
     return f"r{recipe_hash(recipe)}"
@@ -242,14 +258,17 @@ def run_pack(pack: Pack, report: Report = silent, device: str = "cpu") -> Rows:
     """Fit every problem of a pack, in one stack, and judge each model on rows it has not seen."""
     begun = time.process_time()
     models = _fitted(pack, device)
-    seconds = (time.process_time() - begun) / len(models)
-    made = {**where(), "recipe": fingerprint(pack.recipe), "seconds": seconds}
+    made = {**where(), "seconds": (time.process_time() - begun) / len(models)}
     made["commit"] = made["commit"] or "unknown"
-    found = ((fit, _error(model, fit)) for model, fit in zip(models, pack.fits, strict=True))
+    found = (
+        (name, recipe, fit, _error(model if recipe is pack.recipe else recipe.reread(model), fit))
+        for name, recipe in pack.estimators
+        for model, fit in zip(models, pack.fits, strict=True)
+    )
     return [
-        {"scm": scm, "n": n, "seed": seed, "method": pack.method, "error": error.error,
-         "fresh_error": error.fresh_error, "round_trip": error.round_trip, **made}
-        for (scm, n, seed), error in found
+        {"scm": scm, "n": n, "seed": seed, "method": name, "error": error.error, "fresh_error": error.fresh_error,
+         "round_trip": error.round_trip, "recipe": fingerprint(recipe), **made}
+        for name, recipe, (scm, n, seed), error in found
     ]  # fmt: skip
 
 
@@ -283,6 +302,11 @@ def _set_error(model: Any, causal: CausalSet, seed: int) -> CounterfactualError:
 
 def _distance(left: Float[Tensor, "n x"], right: Float[Tensor, "n x"]) -> float:
     return float((left - right).norm(dim=1).mean())
+
+
+def _whole(pack: Rows) -> float:
+    """Seconds of all fits of a pack; estimators that were read off one fit all tell its seconds."""
+    return sum(row["seconds"] for row in pack if row["method"] == pack[0]["method"])
 
 
 def _seconds(rows: Rows) -> dict[str, Any]:

@@ -40,6 +40,8 @@ Propagation = Literal["TSinf", "TS1"]
 
 TAPE = 2**16
 """Draws on a tape, which then starts over."""
+SPARE = 0.75
+"""Share of a planner's places that must be in use before it is made smaller."""
 
 
 class PlanningSimulator(Protocol):
@@ -75,10 +77,7 @@ class Planner:
 
     def actor(self, simulator: PlanningSimulator, task: Task, device: torch.device = torch.device("cpu")) -> Actor:
         """Plan at every step; the k-th of K policies plans in the k-th model of the simulator."""
-        search = torch.randn(TAPE, generator=generator(self.seed, "search")).to(device)
-        luck = simulator.prior(TAPE, generator(self.seed, "luck")).to(device)
-        rollout = Rollout(simulator, on_device(task, device), replay=True)
-        return lambda state, theta: self.plan(rollout, simulator.particles, state, theta, search, luck)
+        return Replanning(self, simulator, on_device(task, device), device)
 
     @torch.no_grad()
     def plan(
@@ -128,6 +127,53 @@ class Planner:
             plan=lambda t: everywhere(sequences[:, None, :, :, t]),
         )
         return total.view(k, particles, n, c).mean(1)
+
+
+@final
+class Replanning:
+    """A plan for every state that is not the one of the last call: an episode that has ended stays where it is, and as
+    a plan is a function of the state, its last one stands. Most of a planner's time would go into episodes that are
+    over before the longest is."""
+
+    def __init__(self, planner: Planner, simulator: PlanningSimulator, task: Task, device: torch.device) -> None:
+        self.planner, self.simulator, self.task = planner, simulator, task
+        self.search = torch.randn(TAPE, generator=generator(planner.seed, "search")).to(device)
+        self.luck = simulator.prior(TAPE, generator(planner.seed, "luck")).to(device)
+        self.rollout, self.width = self._rollout(), 0
+        self.before: tuple[Tensor, Tensor] | None = None
+
+    def __call__(self, state: Float[Tensor, "k n s"], theta: Float[Tensor, "k n t"]) -> Float[Tensor, "k n a"]:
+        asked = torch.cat([state, theta.expand(*state.shape[:-1], -1)], -1)
+        if self.before is None or self.before[0].shape != asked.shape:
+            self._make_room(state.shape[1])
+            action = self._plan(state, theta)
+        else:
+            action = self._changed(asked, *self.before, state.shape[-1])
+        self.before = asked.clone(), action
+        return action
+
+    def _changed(self, asked: Tensor, last: Tensor, action: Tensor, states: int) -> Float[Tensor, "k n a"]:
+        """The last actions, with new ones where there is something new; every policy is given as many places."""
+        changed = (asked != last).any(-1)
+        most = int(changed.sum(1).max())
+        if most == 0:
+            return action
+        self._make_room(most)
+        place = changed.byte().argsort(dim=1, descending=True, stable=True)[:, : self.width, None]
+        moved = asked.gather(1, place.expand(-1, -1, asked.shape[-1]))
+        planned = self._plan(moved[..., :states], moved[..., states:])
+        return action.scatter(1, place.expand(-1, -1, action.shape[-1]), planned)
+
+    def _make_room(self, states: int) -> None:
+        """Plans for so many states of a policy at a time; a graph that was captured for about as many is kept."""
+        if not SPARE * self.width < states <= self.width:
+            self.rollout, self.width = self._rollout(), states
+
+    def _rollout(self) -> Rollout:
+        return Rollout(self.simulator, self.task, replay=True)
+
+    def _plan(self, state: Tensor, theta: Tensor) -> Float[Tensor, "k n a"]:
+        return self.planner.plan(self.rollout, self.simulator.particles, state, theta, self.search, self.luck)
 
 
 def places(state: Float[Tensor, "*n s"]) -> Int[Tensor, "*n"]:

@@ -8,7 +8,7 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from torch import nn
@@ -17,7 +17,7 @@ from counterpoint.artifacts import device_of
 from counterpoint.data.jobs import Job, Padded, check_numeric, fitting_table, identity, pad
 from counterpoint.errors import require
 from counterpoint.nets.monotone import DiagonalGenerator, PaperGenerator
-from counterpoint.nets.stacked import StackedMLP, initialise
+from counterpoint.nets.stacked import StackedMLP, initialise, with_weights
 from counterpoint.nets.training import Monitor, Schedule, train
 from counterpoint.scm.base import SCMRecipe, StructuralCausalModel
 from counterpoint.scm.bicogan_networks import (
@@ -36,8 +36,25 @@ from counterpoint.settings import Positive, Weight, Widths, check_settings
 class AdversarialSCM(SCMRecipe):
     """What the two recipes share: every job is one member of one stack, trained in one loop."""
 
+    abduction: Literal["encoder", "inversion"]
     factor: LSTMFactor | None
     training: Adversarial
+
+    @property
+    def trained(self) -> Self:
+        """The recipe that is trained in the same way and asks the encoder: abduction plays no part in training."""
+        return replace(self, abduction="encoder")  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+    def reread(self, model: StructuralCausalModel) -> StructuralCausalModel:
+        """A model of the same training, with its noise abducted as this recipe says."""
+        found = model.recipe
+        require(
+            isinstance(found, AdversarialSCM) and found.trained == self.trained,
+            "the model was trained by another recipe; fit this one",
+        )
+        weights, shape = model.mechanism.state_dict(), (len(model.state_names), model.mechanism.context_width)
+        own = with_weights(self.build(*shape, model.mechanism.members), weights)
+        return StructuralCausalModel(self, own, model.schema, model.origin, model.fitted_rows)
 
     @abstractmethod
     def build(self, state: int, context: int, members: int) -> AdversarialMechanism: ...
