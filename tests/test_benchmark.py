@@ -147,7 +147,7 @@ def test_the_seconds_of_a_fit_are_told_of_every_reading_and_counted_once(tmp_pat
     told = read_json(tmp_path / "counterfactuals.seconds.json", "")
     assert told["encoder"] == told["inversion"]
     made = read_json(tmp_path / "counterfactuals.settings.json", "")
-    assert made["seconds"] == {"encoder": pytest.approx(2 * rows[0]["seconds"], rel=1e-3)}
+    assert made["seconds"] == {"encoder": pytest.approx(2 * rows[0]["seconds"], abs=0.06)}
     assert [each["cells"] for each in made["ran_on"]] == [1]
 
 

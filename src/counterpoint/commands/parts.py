@@ -28,13 +28,15 @@ Experiment = Grid | HD | Classic | Sepsis | Counterfactuals | TumourBenchmark | 
 WITHOUT_FAILURES = ("D3QN", "Base-S", CTRL_G_BICOGAN, CTRL_G, "BCQ", SEARCH)
 """Who is asked to learn from logs of few random actions, most of which hold no failure."""
 PARTS: Mapping[str, tuple[str, ...]] = {
-    **{name: ("reproduce", name) for name in ("hd", "hd-nonrandom", "sd-nonrandom")},
+    **{name: ("reproduce", name) for name in ("hd", "hd-nonrandom")},
+    "counterfactuals": ("bench", "counterfactuals"),
+    **{name: ("reproduce", name) for name in ("sd", "search-ablations", "classic", "sepsis", "sd-nonrandom")},
     "sd-nonrandom-20": ("reproduce", "sd-nonrandom", "--random-action-share", "0.2", "--methods", *WITHOUT_FAILURES),
-    **{name: ("reproduce", name) for name in ("ablations", "search-ablations", "classic", "sd", "sepsis")},
-    **{name: ("bench", name) for name in ("counterfactuals", "tumour", "groups", "evaluation")},
+    "ablations": ("reproduce", "ablations"),
+    **{name: ("bench", name) for name in ("tumour", "groups", "evaluation")},
 }
-"""What to type for each, after `counterpoint`, in the order of the work: at the end parts of many small cells, so that
-no process is left alone with a long one."""
+"""What to type for each, after `counterpoint`, in the order of the work: parts of long packs first, so that at the end
+no process is left alone with one."""
 HOST = ("tumour", "groups", "evaluation")
 """Parts that run on the processor alone."""
 QUICK: Mapping[str, tuple[str, ...]] = {
