@@ -13,7 +13,7 @@ from counterpoint.cli import main
 from counterpoint.commands import parts, reproduce, reproduce_all
 from counterpoint.commands.parts import HOST, PARTS, Measured, Part
 from counterpoint.commands.reproduce import Reproduce
-from counterpoint.commands.reproduce_all import ReproduceAll
+from counterpoint.commands.reproduce_all import Record, ReproduceAll
 from counterpoint.errors import CounterpointError
 from counterpoint.evaluation.off_policy.case import Judging
 from counterpoint.experiments import evaluation
@@ -277,13 +277,26 @@ def test_parts_at_the_same_time_share_the_processes_of_one(tmp_path: Path, monke
     assert (alone.processes, alone.parts[0].typed[-2:]) == (1, ["--device", "cuda"])
 
 
+def test_parts_can_be_left_to_another_machine(tmp_path: Path):
+    whole = ReproduceAll(tmp_path, False, "cpu", InProcess(), 2, False, ("sepsis", "groups"))
+    assert [part.name for part in whole.parts] == [name for name in PARTS if name not in ("sepsis", "groups")]
+    record = Record(whole)
+    record.write()
+    assert json.loads(record.path.read_text())["command"].endswith(
+        "--side-by-side 2 --without sepsis groups in-process"
+    )
+
+
 @pytest.mark.parametrize(
     ("command", "said"),
     [
         (Reproduce("all", seeds=3), "all takes its parts as they are"),
         (Reproduce("all", random_action_share=0.2), "all takes its parts as they are"),
         (Reproduce("all", side_by_side=0), "set --side-by-side to 1 or more"),
+        (Reproduce("all", without=("sdd",)), "there is no part 'sdd' to leave out; choose from hd, hd-nonrandom"),
+        (Reproduce("all", without=tuple(PARTS)), "names every part"),
         (Reproduce("sd", plan=True), "only all has"),
+        (Reproduce("sd", without=("hd",)), "only all has"),
         (Reproduce("sd", keep=True), "only all has"),
     ],
 )

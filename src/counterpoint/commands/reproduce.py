@@ -79,6 +79,9 @@ class Reproduce:
     side_by_side: int | None = None
     """Of all: parts that run at the same time; they share the executor's processes, and a GPU by CUDA's MPS where that
     is installed. All of them on a GPU, two on processors."""
+    without: tuple[str, ...] = ()
+    """Of all: parts that are left to another machine, as those that need no GPU; without this option the command
+    completes a folder with what both have made."""
     device: str = "auto"
     """cpu, cuda or auto."""
     pack_size: int | None = None
@@ -90,8 +93,10 @@ class Reproduce:
         if self.experiment == "all":
             self._all()
             return
-        if self.plan or self.keep or self.side_by_side is not None:
-            raise CounterpointError(f"{self.experiment} has neither --plan nor --keep nor --side-by-side; only all has")
+        if self.plan or self.keep or self.without or self.side_by_side is not None:
+            raise CounterpointError(
+                f"{self.experiment} has neither --plan nor --keep nor --without nor --side-by-side; only all has"
+            )
         if self.experiment == "sepsis":
             self._sepsis()
             return
@@ -123,7 +128,8 @@ class Reproduce:
         # Its parts are commands, this one among them.
         from counterpoint.commands.reproduce_all import ReproduceAll
 
-        everything = ReproduceAll(self.out, self.quick, self.device, self.executor, self.side_by_side, self.keep)
+        told = self.out, self.quick, self.device, self.executor, self.side_by_side, self.keep, self.without
+        everything = ReproduceAll(*told)
         mine = replace(Reproduce("all"), plan=self.plan, **{f.name: getattr(self, f.name) for f in fields(everything)})
         if mine != self:
             raise CounterpointError("all takes its parts as they are; for other seeds, methods or logs run one alone")

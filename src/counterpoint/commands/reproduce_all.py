@@ -50,8 +50,12 @@ class ReproduceAll:
     executor: Executor
     side_by_side: int | None
     keep: bool
+    without: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        unknown = [name for name in self.without if name not in PARTS]
+        require(not unknown, f"there is no part '{(*unknown, '')[0]}' to leave out; choose from {', '.join(PARTS)}")
+        require(len(set(self.without)) < len(PARTS), "--without names every part; leave one to do")
         require(self.at_once > 0, f"{self.side_by_side} parts at a time are none; set --side-by-side to 1 or more")
 
     @property
@@ -64,7 +68,7 @@ class ReproduceAll:
 
     @cached_property
     def parts(self) -> list[Part]:
-        return [self._part(name, words) for name, words in PARTS.items()]
+        return [self._part(name, words) for name, words in PARTS.items() if name not in self.without]
 
     def _part(self, name: str, words: tuple[str, ...]) -> Part:
         device = () if name in HOST else ("--device", self.device)
@@ -260,6 +264,7 @@ class Record:
         whole = self.whole
         words = ["counterpoint reproduce all", *(["--quick"] * whole.quick), f"--device {whole.device}"]
         words += [f"--side-by-side {whole.side_by_side}"] * (whole.side_by_side is not None)
+        words += ["--without", *whole.without] if whole.without else []
         words += [] if isinstance(whole.executor, Auto) else whole.executor_words()
         ran = {"command": " ".join(words), "executor": encode(whole.executor), "processes": whole.processes}
         write_json({**ran, **provenance(), "parts": self.parts}, self.path)
