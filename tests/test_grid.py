@@ -25,7 +25,7 @@ from counterpoint.experiments.ablations import REFERENCE, ablation_comparisons, 
 from counterpoint.experiments.executors import InProcess, Joblib, Ray
 from counterpoint.experiments.grid import Arm, Behaviour, Grid, Protocol, code_version, logs
 from counterpoint.experiments.runner import read_cell, run
-from counterpoint.experiments.sd import SEARCH_MIRROR, TRIALS, quick_sd, sd, sd_comparisons
+from counterpoint.experiments.sd import SEARCH_MIRROR, quick_sd, sd, sd_comparisons
 from counterpoint.experiments.summary import differences, levels, selection, write_summary
 from counterpoint.methods.arms import CTRL_G, PAPER_NAMES, PILCO, ROLLOUTS, SEARCH, adversarial_arms
 from counterpoint.methods.general import General
@@ -328,12 +328,15 @@ def test_other_logs_are_asked_about_at_the_papers_sizes_and_of_fewer_arms():
     assert set(WITHOUT_FAILURES) < set(quick_sd("non-random").arms)
 
 
-def test_planners_of_one_size_share_a_stack_and_are_tried_in_as_many_episodes_as_all():
-    grid = sd(methods=("D3QN", "PETS"))
-    sizes = [{cell.trials for cell in pack.cells} for pack in grid.packs() if pack.cells[0].method == "PETS"]
-    assert sizes == [{trials} for trials in TRIALS]
-    assert len(grid.packs()) == 1 + len(TRIALS)
-    assert grid.protocol.evaluation_trials == 50
+def test_a_planner_is_tried_in_fewer_episodes(tmp_path: Path):
+    assert [arm.most_episodes for name, arm in sd().arms.items() if name == "PETS"] == [10]
+    assert {arm.most_episodes for name, arm in sd().arms.items() if name != "PETS"} == {0}
+    assert (Protocol().episodes(), Protocol().episodes(10), PROTOCOL.episodes(10)) == (50, 10, 3)
+    grid = tiny_grid({"D3QN": TINY})
+    grid = replace(grid, arms={**grid.arms, "fewer": replace(grid.arms["D3QN"], most_episodes=2)})
+    run(grid, tmp_path, InProcess())
+    by_hand = {cell.method: len((read_cell(tmp_path / grid.name, cell) or {})["selected"]) for cell in grid.cells()}
+    assert by_hand == {"D3QN": 3, "fewer": 2}
 
 
 def test_the_command_names_the_grid_and_fixes_its_packs():

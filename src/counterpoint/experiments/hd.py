@@ -23,7 +23,14 @@ from counterpoint.errors import require
 from counterpoint.evaluation.true_return import evaluate_many
 from counterpoint.experiments.cells import carry_out, read_rows, refuse_failures, write_rows
 from counterpoint.experiments.executors import Executor
-from counterpoint.experiments.grid import Behaviour, Protocol, behaviour_recipe, behaviours, code_version
+from counterpoint.experiments.grid import (
+    PLANNED_EPISODES,
+    Behaviour,
+    Protocol,
+    behaviour_recipe,
+    behaviours,
+    code_version,
+)
 from counterpoint.experiments.runner import LOGGED
 from counterpoint.experiments.workers import Report, silent
 from counterpoint.methods.arms import CTRL_G, QUICK_SEARCH, SEARCH, beyond_arms, paper_arms, quick_arms
@@ -47,8 +54,6 @@ COLUMNS = (
     "method", "behaviour", "planet", "seed", "return_selected", "return_last", "return_in_model", "commit", "device",
 )  # fmt: skip
 TASKS = {planet: CartPole(gravity=gravity) for planet, gravity in PLANETS.items()}
-PLANNED_EPISODES = 10
-"""Episodes on each planet that a planner is tried in: it thinks at every step of every one."""
 HD_PROTOCOL = Protocol(logged_trials=50)
 """Trials of each planet in a log, and how policies are judged."""
 Split = Literal["nobody", "planets", "chance"]
@@ -63,7 +68,7 @@ class HDArm:
     """Who is told apart before anything is learned: nobody, subjects of different planets (an upper bound), or as many
     groups drawn by chance (a control); a policy is then learned for each."""
     most_episodes: Count = 0
-    """Episodes on a planet that each of its policies is tried in at most; 0 for as many as all others."""
+    """Episodes that each of its policies is tried in at most; 0 for as many as all others."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -277,8 +282,7 @@ def _judge(learned: Sequence[Learned], task: CartPole, pack: Pack) -> list[dict[
     """Both ends of every seed's training on one planet."""
 
     def returns(policies: Sequence[Policy]) -> list[float]:
-        all_others, seed = pack.protocol.evaluation_trials, pack.protocol.evaluation_seed
-        trials = min(pack.arm.most_episodes or all_others, all_others)
+        trials, seed = pack.protocol.episodes(pack.arm.most_episodes), pack.protocol.evaluation_seed
         return evaluate_many(policies, task.at_evaluation(), trials, seed).mean(1).tolist()
 
     selected = returns([each.selected for each in learned])

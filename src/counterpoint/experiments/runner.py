@@ -152,7 +152,7 @@ def _learn(arm: Arm, jobs: Sequence[Job], monitor: Monitor, device: str) -> list
 
 
 def _returns(policies: Sequence[Policy], arm: Arm, protocol: Protocol) -> list[list[float]]:
-    trials, seed = protocol.evaluation_trials, protocol.evaluation_seed
+    trials, seed = protocol.episodes(arm.most_episodes), protocol.evaluation_seed
     return evaluate_many(policies, arm.task.at_evaluation(), trials, seed).tolist()
 
 
