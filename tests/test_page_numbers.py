@@ -119,10 +119,14 @@ def test_what_gives_no_figures_is_not_kept(
 
 
 def test_a_table_is_written_from_its_comment(files: Path) -> None:
-    told = "| {t} | {mean return_selected; method=A; trials={t}} | {mean return_selected; method=Z; trials={t}} |"
-    page = f"<!-- table: sd.csv\nt = 5 / 10\n| t | A | C |\n|---|---|---|\n{told}\n-->\nold\n<!-- end -->\n"
+    told = "| {t} | {mean return_selected; method=A; trials={t}} | {mean return_selected; method={other}; trials={t}} |"
+    page = (
+        f"<!-- table: sd.csv\nt = 5 / 10\nother = – / C\n| t | A | C |\n|---|---|---|\n{told}\n-->\nold\n<!-- end -->\n"
+    )
     assert "\n| t | A | C |\n|---|---|---|\n| 5 | 55 | |\n| 10 | 105 | |\n<!-- end -->" in rewritten(page)
     assert "old" not in rewritten(page)
+    with pytest.raises(SpecificationError, match="no row has method=Z; of those there are A, B, C"):
+        rewritten(page.replace("other = –", "other = Z"))
 
 
 @pytest.mark.parametrize(

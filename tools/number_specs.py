@@ -38,6 +38,10 @@ REDUCTIONS: Mapping[str, Callable[[pd.Series], float]] = {
     "count": lambda values: float(values.sum() if is_bool_dtype(values) else len(values)),
 }
 DIFFERENCE, LESS = "difference", " − "
+NOTHING = "–"
+"""What a value begins with in a line of a table that has none."""
+MENTIONED = 20
+"""Values of a column that a complaint lists."""
 OPERATORS: Mapping[str, Callable[[pd.Series, object], pd.Series]] = {
     ">=": operator.ge,
     "<=": operator.le,
@@ -137,12 +141,24 @@ def side(value: str, place: int) -> str:
 
 
 def filtered(rows: pd.DataFrame, filters: tuple[Filter, ...]) -> pd.DataFrame:
+    """The rows that fit all filters; a value that no row has at all is a misspelt one."""
+    fits = pd.Series(True, rows.index)
     for name, sign, value in filters:
         values = column(rows, name)
         numeric = is_numeric_dtype(values) and not is_bool_dtype(values)
-        fits = OPERATORS[sign](values, float(value)) if numeric else OPERATORS[sign](values.astype(str), value)
-        rows = rows[fits]
-    return rows
+        if value.startswith(NOTHING):
+            return rows[:0]
+        own = OPERATORS[sign](values, float(value)) if numeric else OPERATORS[sign](values.astype(str), value)
+        if sign == "=" and not own.any():
+            raise SpecificationError(f"no row has {name}={value}; of those there are {', '.join(known(values))}")
+        fits &= own
+    return rows[fits]
+
+
+def known(values: pd.Series) -> list[str]:
+    """What stands in a column, shortened."""
+    found = list(map(str, values.unique()))
+    return [*found[:MENTIONED], "…"] if len(found) > MENTIONED else found
 
 
 def column(rows: pd.DataFrame, expression: str) -> pd.Series:
