@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from counterpoint.clinic.cohort import Antibiotics, Mode, SepsisCohort
+from counterpoint.errors import CounterpointError
 from counterpoint.report.results import markdown_table, provenance
 
 
@@ -27,10 +28,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("demo", type=Path, help="folder of the open demo")
     told = parser.parse_args()
-    found = {
-        f"{antibiotics}, {mode}": counts(told.demo, antibiotics, mode)
-        for antibiotics, mode in product(get_args(Antibiotics), get_args(Mode))
-    }
+    try:
+        found = {
+            f"{antibiotics}, {mode}": counts(told.demo, antibiotics, mode)
+            for antibiotics, mode in product(get_args(Antibiotics), get_args(Mode))
+        }
+    except CounterpointError as error:
+        parser.error(str(error))
     steps = list(next(iter(found.values())))
     table: list[dict[str, Any]] = [{"step": step, **{name: own[step] for name, own in found.items()}} for step in steps]
     print(markdown_table(table))

@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 
 from counterpoint.clinic.cohort import SepsisCohort
-from counterpoint.clinic.source import TABLES
+from counterpoint.clinic.source import TABLES, open_source
+from counterpoint.errors import CounterpointError
 from counterpoint.report.results import markdown_table, provenance
 
 SHIFTED = {"subject_id": 1_000_000, "hadm_id": 1_000_000, "icustay_id": 1_000_000}
@@ -27,8 +28,8 @@ def blow_up(demo: Path, folder: Path, times: int) -> None:
     import duckdb
 
     folder.mkdir()
-    files = {file.name.lower().split(".")[0]: file for file in demo.iterdir()}
     with duckdb.connect() as connection:
+        files = open_source(connection, demo).files
         connection.execute("SET preserve_insertion_order = false; SET memory_limit = '2GB'")
         for name, columns in TABLES.items():
             named = [
@@ -76,7 +77,10 @@ def main() -> None:
     found = []
     for times in told.times:
         with tempfile.TemporaryDirectory() as folder:
-            blow_up(told.demo, Path(folder) / "raw", times)
+            try:
+                blow_up(told.demo, Path(folder) / "raw", times)
+            except CounterpointError as error:
+                parser.error(str(error))
             raw = sum(file.stat().st_size for file in (Path(folder) / "raw").iterdir()) / 2**30
             numbers = in_process(Path(folder) / "raw", Path(folder) / "cohort.parquet", told)
             found.append({"times": times, "raw_gb": round(raw, 3)} | numbers)

@@ -19,6 +19,7 @@ from counterpoint.artifacts import write_text
 from counterpoint.clinic.cohort import SepsisCohort
 from counterpoint.clinic.likeness import likeness
 from counterpoint.clinic.synthetic import SyntheticCohort
+from counterpoint.errors import CounterpointError
 from counterpoint.report.results import markdown_table, provenance, write_csv, write_json
 
 PUBLISHED = {
@@ -95,7 +96,10 @@ def main() -> None:
     parser.add_argument("--patients", type=int, default=SyntheticCohort().patients)
     told = parser.parse_args()
     synthetic, real = SyntheticCohort(patients=told.patients), SepsisCohort(antibiotics="mimic-code")
-    rows = compared(told.demo, synthetic, real)
+    try:
+        rows = compared(told.demo, synthetic, real)
+    except CounterpointError as error:
+        parser.error(str(error))
     write_csv(rows, told.out / "sepsis-likeness.csv")
     write_text(told.out / "sepsis-likeness.md", page(rows) + "\n")
     settings = {"synthetic": asdict(synthetic), "demo": asdict(real), "made_with": provenance()}
