@@ -149,7 +149,7 @@ class Replanning:
             action = self._plan(state, theta)
         else:
             action = self._changed(asked, *self.before, state.shape[-1])
-        self.before = asked.clone(), action
+        self.before = asked, action
         return action
 
     def _changed(self, asked: Tensor, last: Tensor, action: Tensor, states: int) -> Float[Tensor, "k n a"]:
