@@ -140,6 +140,14 @@ def test_estimators_that_differ_in_their_abduction_are_read_off_one_fit(monkeypa
     assert together[0]["recipe"] != together[1]["recipe"]
 
 
+def test_two_names_of_one_recipe_share_a_fit() -> None:
+    rows = small(estimators={"x": BRIEF, "y": replace(BRIEF)}).packs()
+    assert [len(pack.estimators) for pack in rows] == [2]
+    one, other = run_pack(rows[0])
+    assert (one["method"], other["method"]) == ("x", "y")
+    assert one["error"] == other["error"]
+
+
 def test_the_seconds_of_a_fit_are_told_of_every_reading_and_counted_once(tmp_path: Path) -> None:
     both = {"encoder": replace(BRIEF_GAN, abduction="encoder"), "inversion": BRIEF_GAN}
     whole = small(estimators=both, seeds=2)

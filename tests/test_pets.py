@@ -156,8 +156,10 @@ def test_a_state_that_stays_keeps_its_plan_and_costs_nothing() -> None:
         assert torch.equal(found, BRIEF.actor(TruePlanning(task, 2), task)(state, state[..., :0]))
     whole = 3 * torch.rand(2, 8, 1, generator=random) - 1.5
     assert torch.equal(actor(whole, whole[..., :0]), BRIEF.actor(TruePlanning(task, 2), task)(whole, whole[..., :0]))
-    few = whole[:, :3]
+    few = whole[:, :7]
     assert torch.equal(actor(few, few[..., :0]), BRIEF.actor(TruePlanning(task, 2), task)(few, few[..., :0]))
+    assert isinstance(actor, Replanning)
+    assert actor.width == 7, "no room is kept that a graph of this many states would not have"
 
 
 def test_another_factor_of_the_same_state_is_something_new() -> None:

@@ -67,7 +67,7 @@ MEASURED: Mapping[str, Measured] = {
     "classic": Measured(gpu=1260, quick=25),
     "sd": Measured(gpu=6390, quick=213),
     "sepsis": Measured(gpu=2551, quick=239),
-    "counterfactuals": Measured(gpu=3975, quick=39),
+    "counterfactuals": Measured(gpu=4114, quick=39),
     "tumour": Measured(gpu=1703, core=1703, quick=27),
     "groups": Measured(gpu=631, core=631, quick=16),
     "evaluation": Measured(gpu=1037, core=1037, quick=24),

@@ -140,7 +140,7 @@ class Counterfactuals:
         return sorted(packs, key=lambda pack: -pack.about_seconds)
 
     def _packs_of(self, own: tuple[tuple[str, Any], ...]) -> Iterator[Pack]:
-        """The packs of estimators that are trained in one way, and so cannot be asked the same things."""
+        """The packs of estimators that are trained in one way, all of which can be asked the same."""
         (name, recipe), gaps = own[0], self.gaps()
         problems = [problem for problem in self.problems() if (name, problem[0]) not in gaps]
         alike: dict[Any, list[tuple[str, int, int]]] = {}
@@ -261,7 +261,7 @@ def run_pack(pack: Pack, report: Report = silent, device: str = "cpu") -> Rows:
     made = {**where(), "seconds": (time.process_time() - begun) / len(models)}
     made["commit"] = made["commit"] or "unknown"
     found = (
-        (name, recipe, fit, _error(model if recipe is pack.recipe else recipe.reread(model), fit))
+        (name, recipe, fit, _error(model if recipe == pack.recipe else recipe.reread(model), fit))
         for name, recipe in pack.estimators
         for model, fit in zip(models, pack.fits, strict=True)
     )

@@ -139,13 +139,13 @@ class Replanning:
         self.planner, self.simulator, self.task = planner, simulator, task
         self.search = torch.randn(TAPE, generator=generator(planner.seed, "search")).to(device)
         self.luck = simulator.prior(TAPE, generator(planner.seed, "luck")).to(device)
-        self.rollout, self.width = self._rollout(), 0
+        self._begin(0)
         self.before: tuple[Tensor, Tensor] | None = None
 
     def __call__(self, state: Float[Tensor, "k n s"], theta: Float[Tensor, "k n t"]) -> Float[Tensor, "k n a"]:
         asked = torch.cat([state, theta.expand(*state.shape[:-1], -1)], -1)
         if self.before is None or self.before[0].shape != asked.shape:
-            self._make_room(state.shape[1])
+            self._begin(state.shape[1])
             action = self._plan(state, theta)
         else:
             action = self._changed(asked, *self.before, state.shape[-1])
@@ -167,10 +167,11 @@ class Replanning:
     def _make_room(self, states: int) -> None:
         """Plans for so many states of a policy at a time; a graph that was captured for about as many is kept."""
         if not SPARE * self.width < states <= self.width:
-            self.rollout, self.width = self._rollout(), states
+            self._begin(states)
 
-    def _rollout(self) -> Rollout:
-        return Rollout(self.simulator, self.task, replay=True)
+    def _begin(self, states: int) -> None:
+        """Plans for exactly so many: a graph of another shape cannot be replayed."""
+        self.rollout, self.width = Rollout(self.simulator, self.task, replay=True), states
 
     def _plan(self, state: Tensor, theta: Tensor) -> Float[Tensor, "k n a"]:
         return self.planner.plan(self.rollout, self.simulator.particles, state, theta, self.search, self.luck)
