@@ -251,16 +251,6 @@ def test_saved_model_draws_the_same(recipe: DynamicsRecipe, tmp_path: Path) -> N
     assert torch.equal(loaded.sample(state, action, generator(1)), model.sample(state, action, generator(1)))
 
 
-def test_both_ends_are_the_selected_step_and_the_last() -> None:
-    recipe, jobs = replace(RECIPES[1], ensemble=2), [Job(linear(100, 0), 0), Job(linear(120, 1), 1)]
-    selected, last = recipe.fit_both_ends(jobs)
-    unchecked = replace(recipe, likelihood=replace(recipe.likelihood, schedule=Schedule(steps=50, rate="one-cycle")))
-    for one, other, same, final in zip(selected, last, recipe.fit_many(jobs), unchecked.fit_many(jobs), strict=True):
-        assert one.fingerprint == same.fingerprint
-        for name, tensor in final.mechanism.state_dict().items():
-            assert torch.equal(other.mechanism.state_dict()[name], tensor)
-
-
 def test_an_action_outside_the_space_is_named(gaussian: DynamicsModel) -> None:
     with pytest.raises(CounterpointError, match="at row 1 is outside"):
         gaussian.sample(torch.zeros(2, 2), torch.tensor([[0.0], [2.0]]), generator(0))

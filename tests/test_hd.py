@@ -97,6 +97,7 @@ def test_a_run_of_some_methods_leaves_the_rows_of_the_others(tmp_path: Path, mon
 
 def test_the_arms_of_figure_2b_and_the_options_of_the_command():
     arms = hd_arms()
+    assert arms["PETS"].most_episodes * len(TASKS) == HD().protocol.evaluation_trials == 50
     assert {"D3QN", "BCQ", "STEVE", "PETS", "CTRL_p, paper", "known gravity", "random groups"} <= set(arms)
     experiment = Reproduce("hd", methods=("D3QN",), seeds=4).hd()
     assert (list(experiment.arms), experiment.seeds, experiment.name) == (["D3QN"], 4, "hd")

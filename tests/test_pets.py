@@ -285,7 +285,9 @@ def test_policy_learned_from_rows_walks_home_and_is_a_function_of_the_state(tmp_
     back = counterpoint.load(tmp_path, Walk)
     assert (back.recipe, back.task) == (recipe, task)
     assert torch.equal(back.act(many[0]), acted[0])
-    alone = recipe.fit_many(jobs[1:], task)[0].selected
+    ends = recipe.fit_many(jobs[1:], task)[0]
+    assert ends.selected is ends.last, "held-out rows choose, and nothing else is judged"
+    alone = ends.selected
     weights = alone.tensors()
     assert len(weights) > 4
     for name, tensor in weights.items():

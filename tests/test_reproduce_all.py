@@ -5,6 +5,7 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 import torch
@@ -194,6 +195,23 @@ def test_results_of_another_commit_are_refused(two: None, tmp_path: Path, monkey
     everything(tmp_path, keep=True).execute()
     record = json.loads((tmp_path / "all-quick.settings.json").read_text())
     assert record["commit"] == "2222222"
+
+
+def test_a_record_tells_of_every_call_once(two: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COUNTERPOINT_COMMIT", "1111111")
+
+    def record(**changes: Any) -> dict[str, Any]:
+        replace(everything(tmp_path), **changes).execute()
+        return json.loads((tmp_path / "all-quick.settings.json").read_text())
+
+    first = record(without=("evaluation",))
+    assert first["earlier_calls"] == []
+    assert record(without=("evaluation",)) == {**first, "parts": ANY}, "the same call again"
+    both = record(without=("search-ablations",))
+    assert list(both["parts"]) == ["search-ablations", "evaluation"]
+    assert both["command"].endswith("--without search-ablations in-process")
+    assert [call["command"] for call in both["earlier_calls"]] == [first["command"]]
+    assert "parts" not in both["earlier_calls"][0]
 
 
 def test_what_fails_is_told_and_the_others_go_on(

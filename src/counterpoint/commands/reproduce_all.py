@@ -232,14 +232,18 @@ def _stop(processes: Sequence["subprocess.Popen[str]"]) -> None:
 
 @dataclass
 class Record:
-    """What ran: `all.settings.json`, written before the first part and after every one."""
+    """What ran: `all.settings.json`, written before the first part and after every one. Parts may be left to another
+    machine, so other calls than the last are told too."""
 
     whole: ReproduceAll
     parts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    earlier: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.path.exists():
-            self.parts = read_json(self.path, "choose a fresh --out").get("parts", {})
+            found = read_json(self.path, "choose a fresh --out")
+            self.parts, self.earlier = found.pop("parts", {}), found.pop("earlier_calls", [])
+            self.earlier = [call for call in [*self.earlier, found] if call != self.call()]
 
     @property
     def path(self) -> Path:
@@ -261,10 +265,14 @@ class Record:
         self.write()
 
     def write(self) -> None:
+        write_json({**self.call(), "earlier_calls": self.earlier, "parts": self.parts}, self.path)
+
+    def call(self) -> dict[str, Any]:
+        """What was typed, and where."""
         whole = self.whole
         words = ["counterpoint reproduce all", *(["--quick"] * whole.quick), f"--device {whole.device}"]
         words += [f"--side-by-side {whole.side_by_side}"] * (whole.side_by_side is not None)
         words += ["--without", *whole.without] if whole.without else []
         words += [] if isinstance(whole.executor, Auto) else whole.executor_words()
         ran = {"command": " ".join(words), "executor": encode(whole.executor), "processes": whole.processes}
-        write_json({**ran, **provenance(), "parts": self.parts}, self.path)
+        return {**ran, **provenance()}

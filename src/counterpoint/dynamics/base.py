@@ -21,7 +21,7 @@ from counterpoint.data.transitions import Transitions
 from counterpoint.model import Mechanism, Model, ModelRecipe, member_seeds, one_a_member
 from counterpoint.nets.likelihood import Likelihood, fit_by_likelihood
 from counterpoint.nets.stacked import StackedMLP, Standardizer
-from counterpoint.nets.training import Monitor, Trained
+from counterpoint.nets.training import Monitor
 from counterpoint.settings import Positive, Widths, check_settings, checked
 
 
@@ -47,6 +47,10 @@ class Head(ABC):
     def unit(self, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         """Centre and unit of y inside the network; its mean and standard deviation unless the head has its own."""
         return mean, scale
+
+    def step(self, network: "HeadNetwork", context: Tensor, state: Tensor, noise: Tensor) -> Float[Tensor, "k n d"]:
+        """s + a draw of the network's law by that noise; a head may know a faster way."""
+        return state + network.sample(context, noise)
 
 
 class HeadNetwork(nn.Module):
@@ -96,7 +100,7 @@ class HeadMechanism(Mechanism):
         self.network, self.members, self.context_width = network, network.members, network.context.mean.shape[-1]
 
     def predict(self, context: Tensor, state: Tensor, noise: Tensor) -> Tensor:
-        return state + self.network.sample(context, noise)
+        return self.network.head.step(self.network, context, state, noise)
 
     def prior(self, count: int, random: torch.Generator) -> Float[Tensor, "n u"]:
         return self.network.chance((count,), random)
@@ -169,23 +173,12 @@ class DynamicsRecipe(ModelRecipe):
         """The law of the change s' − s."""
 
     def fit_many(self, jobs: Sequence[Job], monitor: Monitor = Monitor(), device: str = "cpu") -> list[DynamicsModel]:
-        return self.cut(self._train(jobs, monitor, device)[0], jobs)
-
-    def fit_both_ends(
-        self, jobs: Sequence[Job], monitor: Monitor = Monitor(), device: str = "cpu"
-    ) -> tuple[list[DynamicsModel], list[DynamicsModel]]:
-        """Every job's model at the step that held-out rows like best, and at the last."""
-        mechanism, trained = self._train(jobs, monitor, device)
-        selected = self.cut(mechanism, jobs)
-        mechanism.network.load_state_dict(trained.last)
-        return selected, self.cut(mechanism, jobs)
-
-    def _train(self, jobs: Sequence[Job], monitor: Monitor, device: str) -> tuple[HeadMechanism, Trained]:
         tables, seeds = [change_table(job) for job in jobs], member_seeds(jobs, self.ensemble)
         state, context = tables[0]["y"].shape[1], tables[0]["context"].shape[1]
         mechanism = self.build(state, context, len(seeds)).to(device_of(device))
         stacked, known = one_a_member(tables, self.ensemble), identity(self, jobs)
-        return mechanism, fit_by_likelihood(mechanism.network, stacked, seeds, self.likelihood, known, monitor)
+        fit_by_likelihood(mechanism.network, stacked, seeds, self.likelihood, known, monitor)
+        return self.cut(mechanism, jobs)
 
     def build(self, state: int, context: int, members: int) -> HeadMechanism:
         return HeadMechanism(HeadNetwork(members, context, state, self.head(), self.hidden, self.batch_norm))

@@ -22,8 +22,6 @@ from counterpoint.simulation.trials import BehaviourPolicy, random_policy, simul
 from counterpoint.tasks.base import KnownSCM
 
 Behaviour = Literal["random", "non-random"]
-PLANNED_EPISODES = 10
-"""Episodes that a planner is tried in at most, as in the paper: it thinks at every step of every one."""
 BEHAVIOUR_BLOCK = 10
 """Seeds whose non-random behaviours are trained in one stack, always a whole block, so that a seed's log does not
 depend on which other seeds a grid has."""
@@ -49,8 +47,6 @@ class Arm:
     """Logged trials that it can learn from at most; 0 for any number."""
     one_size: bool = False
     """Whether only logs of one length share a stack, where a long one would make every short one as dear as itself."""
-    most_episodes: int = 0
-    """Episodes that each of its policies is tried in at most; 0 for as many as all others."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +63,6 @@ class Protocol:
     """Seed of those episodes."""
     random_action_share: float = RANDOM_ACTION_SHARE
     """Share of random actions in a non-random log."""
-
-    def episodes(self, most: int = 0) -> int:
-        """Episodes to try a policy in, where an arm may set a limit."""
-        return min(most or self.evaluation_trials, self.evaluation_trials)
 
 
 def behaviour_recipe(behaviour: Behaviour, protocol: Protocol) -> list[Any]:

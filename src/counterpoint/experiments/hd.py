@@ -24,7 +24,6 @@ from counterpoint.evaluation.true_return import evaluate_many
 from counterpoint.experiments.cells import carry_out, read_rows, refuse_failures, write_rows
 from counterpoint.experiments.executors import Executor
 from counterpoint.experiments.grid import (
-    PLANNED_EPISODES,
     Behaviour,
     Protocol,
     behaviour_recipe,
@@ -56,6 +55,8 @@ COLUMNS = (
 TASKS = {planet: CartPole(gravity=gravity) for planet, gravity in PLANETS.items()}
 HD_PROTOCOL = Protocol(logged_trials=50)
 """Trials of each planet in a log, and how policies are judged."""
+PLANNED_EPISODES = 10
+"""Episodes that a planner is tried in on each planet at most, fifty in all: it thinks at every step of every one."""
 Split = Literal["nobody", "planets", "chance"]
 
 
@@ -68,7 +69,7 @@ class HDArm:
     """Who is told apart before anything is learned: nobody, subjects of different planets (an upper bound), or as many
     groups drawn by chance (a control); a policy is then learned for each."""
     most_episodes: Count = 0
-    """Episodes that each of its policies is tried in at most; 0 for as many as all others."""
+    """Episodes that each of its policies is tried in at most on a planet; 0 for as many as all others."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -282,7 +283,8 @@ def _judge(learned: Sequence[Learned], task: CartPole, pack: Pack) -> list[dict[
     """Both ends of every seed's training on one planet."""
 
     def returns(policies: Sequence[Policy]) -> list[float]:
-        trials, seed = pack.protocol.episodes(pack.arm.most_episodes), pack.protocol.evaluation_seed
+        asked, seed = pack.protocol.evaluation_trials, pack.protocol.evaluation_seed
+        trials = min(pack.arm.most_episodes or asked, asked)
         return evaluate_many(policies, task.at_evaluation(), trials, seed).mean(1).tolist()
 
     selected = returns([each.selected for each in learned])

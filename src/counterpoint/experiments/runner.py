@@ -152,8 +152,8 @@ def _learn(arm: Arm, jobs: Sequence[Job], monitor: Monitor, device: str) -> list
 
 
 def _returns(policies: Sequence[Policy], arm: Arm, protocol: Protocol) -> list[list[float]]:
-    trials, seed = protocol.episodes(arm.most_episodes), protocol.evaluation_seed
-    return evaluate_many(policies, arm.task.at_evaluation(), trials, seed).tolist()
+    task, trials, seed = arm.task.at_evaluation(), protocol.evaluation_trials, protocol.evaluation_seed
+    return evaluate_many(policies, task, trials, seed).tolist()
 
 
 def _orders(packs: Sequence[Pack], folder: Path) -> list[Order]:

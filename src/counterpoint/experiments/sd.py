@@ -6,10 +6,9 @@ The paper logs 50 to 250 trials of 20 steps; 5, 10 and 20 show how few rows a po
 from collections.abc import Sequence
 
 from counterpoint.errors import CounterpointError
-from counterpoint.experiments.grid import PLANNED_EPISODES, Arm, Behaviour, Grid, Protocol
+from counterpoint.experiments.grid import Arm, Behaviour, Grid, Protocol
 from counterpoint.methods.arms import (
     CTRL_G,
-    PETS_ARM,
     PILCO,
     PILCO_ROWS,
     ROLLOUTS,
@@ -45,8 +44,6 @@ def _asked(arms: dict[str, Arm], behaviour: Behaviour) -> dict[str, Arm]:
 
 
 def _arm(name: str, learner: PolicyLearner) -> Arm:
-    if name == PETS_ARM:
-        return Arm(learner, CartPole(), most_episodes=PLANNED_EPISODES)
     if name == PILCO:
         return Arm(learner, CartPole(), PILCO_ROWS // Protocol().steps, one_size=True)
     return Arm(learner, CartPole())

@@ -22,10 +22,11 @@ from torch import Tensor
 
 from counterpoint.artifacts import Saved
 from counterpoint.data.jobs import Job
-from counterpoint.data.spaces import nearest
+from counterpoint.data.spaces import constant, nearest
 from counterpoint.dynamics.base import DynamicsModel
 from counterpoint.dynamics.gaussian import GaussianDynamics
 from counterpoint.errors import require
+from counterpoint.nets.learner import Replayed, Tensors
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Monitor
 from counterpoint.policies.base import Learned, Policy, PolicyLearner, discrete, saved_verdict
@@ -91,7 +92,7 @@ class Planner:
     ) -> Float[Tensor, "k n a"]:
         """The first action of the plan found for every state."""
         actions, place = discrete(rollout.task), places(state)
-        low, high = (state.new_tensor(bound) for bound in (actions.low, actions.high))
+        low, high = (constant(bound, state.device) for bound in (actions.low, actions.high))
         shape = (*state.shape[:2], 1, self.horizon, actions.width)
         mean, deviation = ((low + high) / 2).expand(shape), ((high - low) / 2).expand(shape)
         for i in range(self.iterations):
@@ -139,6 +140,7 @@ class Replanning:
         self.planner, self.simulator, self.task = planner, simulator, task
         self.search = torch.randn(TAPE, generator=generator(planner.seed, "search")).to(device)
         self.luck = simulator.prior(TAPE, generator(planner.seed, "luck")).to(device)
+        self.rollout = Rollout(simulator, task)
         self._begin(0)
         self.before: tuple[Tensor, Tensor] | None = None
 
@@ -171,10 +173,16 @@ class Replanning:
 
     def _begin(self, states: int) -> None:
         """Plans for exactly so many: a graph of another shape cannot be replayed."""
-        self.rollout, self.width = Rollout(self.simulator, self.task, replay=True), states
+        captured = getattr(self.simulator, "capturable", True)
+        self.replayed, self.width = Replayed(self._planned, eager=1) if captured else self._planned, states
 
     def _plan(self, state: Tensor, theta: Tensor) -> Float[Tensor, "k n a"]:
-        return self.planner.plan(self.rollout, self.simulator.particles, state, theta, self.search, self.luck)
+        return self.replayed({"state": state, "theta": theta})["action"].clone()
+
+    def _planned(self, given: Tensors) -> Tensors:
+        """A whole plan, all of its steps: on a GPU one graph, for a step is over before the next can be started."""
+        state, theta, particles = given["state"], given["theta"], self.simulator.particles
+        return {"action": self.planner.plan(self.rollout, particles, state, theta, self.search, self.luck)}
 
 
 def places(state: Float[Tensor, "*n s"]) -> Int[Tensor, "*n"]:
@@ -253,10 +261,11 @@ class PETS(PolicyLearner):
     def fit_many(
         self, jobs: Sequence[Job], task: Task, monitor: Monitor = Monitor(), device: str = "cpu"
     ) -> list[Learned]:
-        """Fit the models of every job in one loop; held-out rows choose the step of `selected`."""
+        """Fit the models of every job in one loop, each with the weights that held-out rows like best: its one end."""
         discrete(task, jobs)
-        ends = self.model.fit_both_ends(jobs, monitor.stage("model"), device)
-        return [Learned(*(PETSPolicy(self, model, task) for model in both)) for both in zip(*ends, strict=True)]
+        models = self.model.fit_many(jobs, monitor.stage("model"), device)
+        policies = [PETSPolicy(self, model, task) for model in models]
+        return [Learned(policy, policy) for policy in policies]
 
     def rebuild(self, saved: Saved) -> "PETSPolicy":
         """The policy back from its artifact, with the model and the task it plans in."""
