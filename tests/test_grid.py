@@ -330,6 +330,7 @@ def test_other_logs_are_asked_about_at_the_papers_sizes_and_of_fewer_arms():
 
 def test_every_arm_is_tried_in_as_many_episodes(tmp_path: Path):
     assert sd().protocol.evaluation_trials == sd("non-random").protocol.evaluation_trials == 50
+    assert {len(pack.cells) for pack in sd(methods=["PETS"]).packs()} == {20}, "of one size, which live about as long"
     grid = tiny_grid({"D3QN": TINY})
     run(grid, tmp_path, InProcess())
     assert {len((read_cell(tmp_path / grid.name, cell) or {})["selected"]) for cell in grid.cells()} == {3}

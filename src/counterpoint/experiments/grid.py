@@ -46,7 +46,8 @@ class Arm:
     most_trials: int = 0
     """Logged trials that it can learn from at most; 0 for any number."""
     one_size: bool = False
-    """Whether only logs of one length share a stack, where a long one would make every short one as dear as itself."""
+    """Whether only logs of one length share a stack, where a long one would make every short one as dear as itself: its
+    kernel matrix to fit, or the plans of its long episodes."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from counterpoint.errors import CounterpointError
 from counterpoint.experiments.grid import Arm, Behaviour, Grid, Protocol
 from counterpoint.methods.arms import (
     CTRL_G,
+    PETS_ARM,
     PILCO,
     PILCO_ROWS,
     ROLLOUTS,
@@ -46,6 +47,8 @@ def _asked(arms: dict[str, Arm], behaviour: Behaviour) -> dict[str, Arm]:
 def _arm(name: str, learner: PolicyLearner) -> Arm:
     if name == PILCO:
         return Arm(learner, CartPole(), PILCO_ROWS // Protocol().steps, one_size=True)
+    if name == PETS_ARM:
+        return Arm(learner, CartPole(), one_size=True)
     return Arm(learner, CartPole())
 
 
