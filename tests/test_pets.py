@@ -124,14 +124,19 @@ def test_plan_walks_home_by_the_shortest_way() -> None:
 
 
 class Counting(PlanningSimulator):
-    """The truth, and how many states of a policy each plan was for."""
+    """The truth, and how many states each plan was for, of which policies."""
 
     def __init__(self, task: KnownSCM) -> None:
         self.truth, self.particles, self.prior = TruePlanning(task, 2), 2, task.noise
         self.states: list[int] = []
+        self.asked: list[int] = []
+
+    def picked(self, policies):
+        self.asked = policies.tolist()
+        return self
 
     def step(self, state, action, noise, theta):
-        self.states.append(state.shape[1] // (2 * BRIEF.candidates))
+        self.states.append(state.shape[0] * state.shape[1] // (2 * BRIEF.candidates))
         return self.truth.step(state, action, noise, theta)
 
     def planned(self) -> int:
@@ -141,25 +146,26 @@ class Counting(PlanningSimulator):
 
 
 def test_a_state_that_stays_keeps_its_plan_and_costs_nothing() -> None:
-    """Two policies of eight states each; only what has changed in the policy with most changes is planned anew."""
+    """Two policies of eight states each; only what has changed is planned anew, whichever policy's it is."""
     task = Walk()
     counting = Counting(task)
     actor = BRIEF.actor(counting, task)
     random = torch.Generator().manual_seed(0)
     state = 3 * torch.rand(2, 8, 1, generator=random) - 1.5
     changes = [([], []), ([], []), ([1], [0, 5]), ([0, 1, 2], [4, 5, 6, 7]), ([3], [2])]
-    for changed, planned in zip(changes, (8, 0, 2, 4, 1), strict=True):
+    for changed, planned in zip(changes, (16, 0, 3, 7, 2), strict=True):
         for k, moved in enumerate(changed):
             state[k, moved] = 3 * torch.rand(len(moved), 1, generator=random) - 1.5
         found = actor(state, state[..., :0])
         assert counting.planned() == planned
+        assert counting.asked == ([0] * len(changed[0]) + [1] * len(changed[1]) if any(changed) else [0] * 8 + [1] * 8)
         assert torch.equal(found, BRIEF.actor(TruePlanning(task, 2), task)(state, state[..., :0]))
     whole = 3 * torch.rand(2, 8, 1, generator=random) - 1.5
     assert torch.equal(actor(whole, whole[..., :0]), BRIEF.actor(TruePlanning(task, 2), task)(whole, whole[..., :0]))
     few = whole[:, :7]
     assert torch.equal(actor(few, few[..., :0]), BRIEF.actor(TruePlanning(task, 2), task)(few, few[..., :0]))
     assert isinstance(actor, Replanning)
-    assert actor.width == 7, "no room is kept that a graph of this many states would not have"
+    assert actor.width == 14, "no room is kept that a graph of this many states would not have"
 
 
 def test_another_factor_of_the_same_state_is_something_new() -> None:

@@ -12,6 +12,7 @@ it could do. Unlike there, a plan does not start from the last one: a policy is 
 read from a tape where the state's digits say: the same draws for all states would push the system one way, always.
 """
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, final
@@ -46,11 +47,13 @@ SPARE = 0.75
 
 
 class PlanningSimulator(Protocol):
-    """Where plans are tried: `particles` episodes of every plan, under the noise that `prior` draws."""
+    """Where plans are tried: `particles` episodes of every plan, under the noise that `prior` draws; `picked` gives
+    worlds of these policies' models, one after another."""
 
     particles: int
 
     def prior(self, count: int, random: torch.Generator) -> Float[Tensor, "n u"]: ...
+    def picked(self, policies: Int[Tensor, " w"]) -> "PlanningSimulator": ...
     def step(self, state: Tensor, action: Tensor, noise: Noise, theta: Tensor) -> Tensor: ...
 
 
@@ -140,34 +143,32 @@ class Replanning:
         self.planner, self.simulator, self.task = planner, simulator, task
         self.search = torch.randn(TAPE, generator=generator(planner.seed, "search")).to(device)
         self.luck = simulator.prior(TAPE, generator(planner.seed, "luck")).to(device)
-        self.rollout = Rollout(simulator, task)
         self._begin(0)
         self.before: tuple[Tensor, Tensor] | None = None
 
     def __call__(self, state: Float[Tensor, "k n s"], theta: Float[Tensor, "k n t"]) -> Float[Tensor, "k n a"]:
         asked = torch.cat([state, theta.expand(*state.shape[:-1], -1)], -1)
         if self.before is None or self.before[0].shape != asked.shape:
-            self._begin(state.shape[1])
-            action = self._plan(state, theta)
-        else:
-            action = self._changed(asked, *self.before, state.shape[-1])
-        self.before = asked, action
-        return action
+            self._begin(asked.shape[0] * asked.shape[1])
+            nothing = state.new_zeros(*state.shape[:-1], discrete(self.task).width)
+            self.before = torch.full_like(asked, torch.nan), nothing
+        self.before = asked, self._changed(asked, *self.before, state.shape[-1])
+        return self.before[1]
 
     def _changed(self, asked: Tensor, last: Tensor, action: Tensor, states: int) -> Float[Tensor, "k n a"]:
-        """The last actions, with new ones where there is something new; every policy is given as many places."""
-        changed = (asked != last).any(-1)
-        most = int(changed.sum(1).max())
-        if most == 0:
+        """The last actions, with new ones where there is something new, whichever policy's it is."""
+        changed = (asked != last).any(-1).flatten()
+        count = int(changed.sum())
+        if count == 0:
             return action
-        self._make_room(most)
-        place = changed.byte().argsort(dim=1, descending=True, stable=True)[:, : self.width, None]
-        moved = asked.gather(1, place.expand(-1, -1, asked.shape[-1]))
-        planned = self._plan(moved[..., :states], moved[..., states:])
-        return action.scatter(1, place.expand(-1, -1, action.shape[-1]), planned)
+        self._make_room(count)
+        place = changed.byte().argsort(descending=True, stable=True)[: self.width]
+        moved = asked.flatten(0, 1)[place]
+        planned = self._plan(moved[:, :states], moved[:, states:], place // asked.shape[1])
+        return action.flatten(0, 1).index_copy(0, place, planned).view(action.shape)
 
     def _make_room(self, states: int) -> None:
-        """Plans for so many states of a policy at a time; a graph that was captured for about as many is kept."""
+        """Plans for so many states at a time; a graph that was captured for about as many is kept."""
         if not SPARE * self.width < states <= self.width:
             self._begin(states)
 
@@ -176,13 +177,18 @@ class Replanning:
         captured = getattr(self.simulator, "capturable", True)
         self.replayed, self.width = Replayed(self._planned, eager=1) if captured else self._planned, states
 
-    def _plan(self, state: Tensor, theta: Tensor) -> Float[Tensor, "k n a"]:
-        return self.replayed({"state": state, "theta": theta})["action"].clone()
+    def _plan(self, state: Tensor, theta: Tensor, policy: Tensor) -> Float[Tensor, "w a"]:
+        given = {"state": state[:, None], "theta": theta[:, None], "policy": policy}
+        return self.replayed(given)["action"][:, 0].clone()
 
     def _planned(self, given: Tensors) -> Tensors:
-        """A whole plan, all of its steps: on a GPU one graph, for a step is over before the next can be started."""
+        """A whole plan, all of its steps: on a GPU one graph, for a step is over before the next can be started.
+
+        Every state is a world of its own, with its policy's model, so that none is planned for to no use.
+        """
+        rollout = Rollout(self.simulator.picked(given["policy"]), self.task)
         state, theta, particles = given["state"], given["theta"], self.simulator.particles
-        return {"action": self.planner.plan(self.rollout, particles, state, theta, self.search, self.luck)}
+        return {"action": self.planner.plan(rollout, particles, state, theta, self.search, self.luck)}
 
 
 def places(state: Float[Tensor, "*n s"]) -> Int[Tensor, "*n"]:
@@ -208,6 +214,10 @@ class TruePlanning:
     def __init__(self, task: KnownSCM, particles: int = 1) -> None:
         self.task, self.particles, self.prior = task, particles, task.noise
 
+    def picked(self, policies: Int[Tensor, " w"]) -> "TruePlanning":
+        """The same world for all."""
+        return self
+
     def step(self, state: Tensor, action: Tensor, noise: Noise, theta: Tensor) -> Tensor:
         return self.task.transition(state, action, noise[0])
 
@@ -222,6 +232,12 @@ class Particles:
     def prior(self, count: int, random: torch.Generator) -> Float[Tensor, "n u"]:
         """A draw for every state column, and one more that deals the members."""
         return torch.randn(count, len(self.simulator.models[0].state_names) + 1, generator=random)
+
+    def picked(self, policies: Int[Tensor, " w"]) -> "Particles":
+        """The ensemble of policy `policies[i]` in place i."""
+        particles = copy.copy(self)
+        particles.simulator = self.simulator.picked(policies)
+        return particles
 
     def step(self, state: Tensor, action: Tensor, noise: Noise, theta: Tensor) -> Tensor:
         luck, deal = noise[0][..., :-1], noise[0][..., -1:]

@@ -1,19 +1,32 @@
 """Fitted models as one vectorised simulator: every ensemble member of every model is a world of its own."""
 
+import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 
 from counterpoint.data.jobs import Job, context
 from counterpoint.errors import CounterpointError, require
 from counterpoint.model import Mechanism, Model, ModelRecipe
-from counterpoint.nets.stacked import with_weights
+from counterpoint.nets.stacked import Weights, with_weights
 from counterpoint.scm.base import StructuralCausalModel
 from counterpoint.settings import checked
 from counterpoint.simulation.rollout import Noise, Stream
+
+
+class Predicting(nn.Module):
+    """A mechanism's `predict` as torch's `functional_call` asks for it: as the call of a module."""
+
+    def __init__(self, mechanism: Mechanism) -> None:
+        super().__init__()
+        self.mechanism = mechanism
+
+    def forward(self, told: Tensor, state: Tensor, noise: Tensor) -> Tensor:
+        return self.mechanism.predict(told, state, noise)
 
 
 @dataclass(frozen=True)
@@ -22,13 +35,25 @@ class Stack:
 
     mechanism: Mechanism
     models: Int[Tensor, " models"]
+    weights: Weights = field(default_factory=dict)
+    """Weights in place of the mechanism's own, by their names in `Predicting`."""
 
     def step(self, told: Tensor, state: Tensor, noise: Tensor) -> Tensor:
         """A model's episodes are dealt to its members in equal, neighbouring shares."""
-        worlds, noise = self.mechanism.members, noise.expand(*state.shape[:2], -1)
-        each = state.shape[0] * state.shape[1] // worlds
-        by_member = (x.reshape(worlds, each, x.shape[-1]) for x in (told, state, noise))
-        return self.mechanism.predict(*by_member).reshape(state.shape)
+        members, noise = self.mechanism.members // len(self.models), noise.expand(*state.shape[:2], -1)
+        by_member = (x.reshape(state.shape[0] * members, -1, x.shape[-1]) for x in (told, state, noise))
+        return self._predict(*by_member).reshape(state.shape)
+
+    def _predict(self, *given: Tensor) -> Tensor:
+        if not self.weights:
+            return self.mechanism.predict(*given)
+        return functional_call(Predicting(self.mechanism), self.weights, given)
+
+    def picked(self, models: Int[Tensor, " w"]) -> "Stack":
+        """Model `models[i]` in place i, again and again if asked for."""
+        own = Predicting(self.mechanism).state_dict()
+        each = {name: tensor.unflatten(0, (len(self.models), -1)) for name, tensor in own.items()}
+        return replace(self, weights={name: tensor[models].flatten(0, 1) for name, tensor in each.items()})
 
 
 class ModelSimulator:
@@ -58,6 +83,13 @@ class ModelSimulator:
     def capturable(self) -> bool:
         """Whether a step can be captured as a graph on a GPU."""
         return all(part.mechanism.capturable for part in self.stacks)
+
+    def picked(self, models: Int[Tensor, " w"]) -> "ModelSimulator":
+        """The same with model `models[i]` in place i; of networks all of whose weights begin with the members' axis."""
+        require(len(self.stacks) == 1, "models of different structures cannot be picked from; simulate each kind alone")
+        simulator = copy.copy(self)
+        simulator.stacks = [self.stacks[0].picked(models)]
+        return simulator
 
     @torch.no_grad()
     def step(
