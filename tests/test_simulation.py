@@ -88,6 +88,25 @@ def test_every_world_is_one_member_of_one_dynamics_model(name: str) -> None:
     assert torch.equal(stepped, step(simulator, state, action, simulator.fresh(10, 0)(0)))
 
 
+@pytest.mark.parametrize("name", ["deterministic", "gaussian dynamics", "mixture dynamics"])
+def test_picked_models_step_as_they_do_in_their_own_places(name: str) -> None:
+    models = MODELS[name].fit_many([Job(ROWS, seed) for seed in range(3)])
+    simulator, order = ModelSimulator(models), [2, 0, 0, 1, 2]
+    state, action = ROWS.state[:50].view(5, 10, 4), ROWS.action[:50].view(5, 10, 1)
+    noise = simulator.fresh(10, 0)(0)
+    stepped = step(simulator.picked(torch.tensor(order)), state, action, noise)
+    for place, model in enumerate(order):
+        own = step(ModelSimulator([models[model]]), state[place : place + 1], action[place : place + 1], noise)
+        torch.testing.assert_close(stepped[place : place + 1], own, rtol=1e-5, atol=1e-6)
+    first = step(simulator, state[:3], action[:3], noise)
+    assert (stepped[0] - first[0]).abs().max() > 1e-3, "another model than the one that has this place"
+
+
+def test_models_of_different_structures_are_not_picked_from(choices: tuple[list[Job], list[Any]]) -> None:
+    with pytest.raises(CounterpointError, match="models of different structures cannot be picked from"):
+        ModelSimulator(choices[1]).picked(torch.tensor([0]))
+
+
 def test_a_deterministic_world_steps_as_its_member_whatever_the_seed() -> None:
     models = Deterministic(**DYNAMICS).fit_many([Job(ROWS, seed) for seed in range(2)])
     simulator = ModelSimulator(models)

@@ -38,10 +38,16 @@ class Stack:
     weights: Weights = field(default_factory=dict)
     """Weights in place of the mechanism's own, by their names in `Predicting`."""
 
+    @property
+    def members(self) -> int:
+        """Members of one model."""
+        return self.mechanism.members // len(self.models)
+
     def step(self, told: Tensor, state: Tensor, noise: Tensor) -> Tensor:
         """A model's episodes are dealt to its members in equal, neighbouring shares."""
-        members, noise = self.mechanism.members // len(self.models), noise.expand(*state.shape[:2], -1)
-        by_member = (x.reshape(state.shape[0] * members, -1, x.shape[-1]) for x in (told, state, noise))
+        worlds, noise = state.shape[0] * self.members, noise.expand(*state.shape[:2], -1)
+        each = state.shape[1] // self.members
+        by_member = (x.reshape(worlds, each, x.shape[-1]) for x in (told, state, noise))
         return self._predict(*by_member).reshape(state.shape)
 
     def _predict(self, *given: Tensor) -> Tensor:
