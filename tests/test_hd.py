@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch
 from counterpoint.commands.reproduce import Reproduce
 from counterpoint.data.jobs import Job
 from counterpoint.errors import CounterpointError
+from counterpoint.experiments import hd
 from counterpoint.experiments.executors import InProcess
 from counterpoint.experiments.grid import Protocol
 from counterpoint.experiments.groups import (
@@ -23,6 +25,7 @@ from counterpoint.experiments.groups import (
 )
 from counterpoint.experiments.hd import HD, TASKS, HDArm, _split, hd_arms, kept_logs
 from counterpoint.nets.training import Schedule
+from counterpoint.policies.base import Learned
 from counterpoint.policies.d3qn import D3QN
 from counterpoint.report.hd import means
 from counterpoint.report.results import read_csv
@@ -93,6 +96,22 @@ def test_a_run_of_some_methods_leaves_the_rows_of_the_others(tmp_path: Path, mon
     assert json.loads((tmp_path / "hd.settings.json").read_text())["arms"].keys() == {"a", "b"}
     with pytest.raises(CounterpointError, match=r"^'[^\n]*hd.settings.json' has other seeds[^\n]*--out$"):
         replace(one, seeds=3).run(tmp_path, InProcess())
+
+
+def test_a_planner_is_tried_in_fewer_episodes_and_a_policy_of_one_end_once(monkeypatch: pytest.MonkeyPatch):
+    asked: list[int] = []
+
+    def count(policies: Any, task: Any, trials: int, seed: int) -> torch.Tensor:
+        asked.append(trials)
+        return torch.zeros(len(policies), trials)
+
+    monkeypatch.setattr(hd, "evaluate_many", count)
+    policies = [object(), object()]
+    pack = EXPERIMENT.packs()[0]
+    for most, ends, trials in ((0, policies, [2, 2]), (1, policies[:1] * 2, [1]), (9, policies[:1] * 2, [2])):
+        hd._judge([Learned(*ends)], TASKS["earth"], replace(pack, arm=replace(pack.arm, most_episodes=most)))
+        assert asked == trials
+        asked.clear()
 
 
 def test_the_arms_of_figure_2b_and_the_options_of_the_command():

@@ -174,8 +174,7 @@ class Replanning:
 
     def _begin(self, states: int) -> None:
         """Plans for exactly so many: a graph of another shape cannot be replayed."""
-        captured = getattr(self.simulator, "capturable", True)
-        self.replayed, self.width = Replayed(self._planned, eager=1) if captured else self._planned, states
+        self.replayed, self.width = Replayed(self._planned, eager=1), states
 
     def _plan(self, state: Tensor, theta: Tensor, policy: Tensor) -> Float[Tensor, "w a"]:
         given = {"state": state[:, None], "theta": theta[:, None], "policy": policy}
