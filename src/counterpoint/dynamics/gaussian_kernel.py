@@ -6,6 +6,8 @@ A planner takes billions of such steps, and layer by layer nearly all of its tim
 layers. Products are of three TF32 parts each, which is single precision but for the last digits.
 """
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -38,20 +40,21 @@ def gaussian_step(
     context, state, noise = context.contiguous(), state.contiguous(), noise.contiguous()
     members, rows, told = context.shape
     after, (first, second, last) = torch.empty_like(state), layers
-    _step[(triton.cdiv(rows, ROWS), members)](  # pyright: ignore[reportIndexIssue]
+    kernel: Any = _step
+    kernel[(triton.cdiv(rows, ROWS), members)](
         context, state, noise, after,
         first.weight, first.bias, second.weight, second.bias, last.weight, last.bias,
         network.context.mean, network.context.scale, network.y.mean, network.y.scale,
         rows, told, first.weight.shape[2], second.weight.shape[2], network.size,
         _tile(told), _tile(first.weight.shape[2]), _tile(second.weight.shape[2]), _tile(network.size),
-        ROWS, LARGEST_LOG_SCALE, num_warps=4,
+        ROWS, LARGEST_LOG_SCALE,
     )  # fmt: skip
     return after
 
 
 def _tile(width: int) -> int:
     """The power of two that holds a width; a matrix product has at least sixteen."""
-    return max(triton.next_power_of_2(width), 16)
+    return max(1 << (width - 1).bit_length(), 16)
 
 
 @triton.jit
