@@ -119,14 +119,19 @@ def holding(task: tuple[str, Path], report: Report) -> int:
     return len(tries.read_text())
 
 
-def test_memory_is_waited_for_as_long_as_a_neighbour_is_at_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("longest", "fewest", "most"), [(10.0, 4, 12), (0.04, 12, 80)])
+def test_memory_is_waited_for_as_long_as_a_neighbour_is_at_work(
+    longest: float, fewest: int, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr("counterpoint.experiments.workers.PATIENCE", 0.02)
+    monkeypatch.setattr("counterpoint.experiments.workers.LONGEST_PATIENCE", longest)
     memory = tmp_path / "memory"
     memory.touch()
     outcomes = dict(Joblib(2).run(holding, [("holds", memory), ("needs", memory)], silent))
     assert outcomes[0] == 0
     assert isinstance(outcomes[1], int)  # It got there in the end,
-    assert 4 <= outcomes[1] < 12  # after more tries than an item has alone, with ever longer waits between them.
+    # after more tries than an item has alone, with ever longer waits between them up to the longest.
+    assert fewest <= outcomes[1] < most
 
 
 @with_ray

@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import torch
 
 from counterpoint.experiments.executors import Joblib
 from counterpoint.experiments.gpu_sharing import LOGS, PIPES, shared_gpu
@@ -90,6 +91,41 @@ def test_a_holder_that_is_killed_gives_its_slot_back():
         until(lambda: server.free == 1, "the slot is free")
         holder.stdout.close()
         holder.stdin.close()
+
+
+def test_commands_know_how_many_slots_are_taken_by_all_of_them():
+    with JobServer(3) as server:
+        asking = client(server)
+        assert asking.taken() == 0
+        with client(server, 1).slot(), client(server, 2).slot():
+            assert client(server, 9).taken() == 2
+        until(lambda: client(server).taken() == 0, "both are given back")
+    assert asking.taken() == 0, "nobody answers any more"
+    assert Slots().taken() == 0
+
+
+def short_of_memory(path: Path, report: Report) -> int:
+    """Finds the memory taken while a file is there, and counts in it how often."""
+    if path.exists():
+        path.write_text(path.read_text() + ".")
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    return 7
+
+
+def test_memory_that_another_command_holds_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("counterpoint.experiments.workers.PATIENCE", 0.02)
+    memory, outcomes = tmp_path / "memory", []
+    memory.touch()
+    with JobServer(2) as server:
+        for name, value in server.environment(1).items():
+            monkeypatch.setenv(name, value)
+        command = threading.Thread(target=lambda: outcomes.extend(Joblib(1).run(short_of_memory, [memory], silent)))
+        with client(server, 0).slot():
+            command.start()
+            until(lambda: len(memory.read_text()) > 5, "it tries for as long as the other one is at work")
+            memory.unlink()
+        command.join(SOON)
+    assert outcomes == [(0, 7)]
 
 
 def test_without_a_server_nobody_waits(monkeypatch: pytest.MonkeyPatch):

@@ -311,7 +311,7 @@ def test_parts_can_be_left_to_another_machine(tmp_path: Path):
         (Reproduce("all", seeds=3), "all takes its parts as they are"),
         (Reproduce("all", random_action_share=0.2), "all takes its parts as they are"),
         (Reproduce("all", side_by_side=0), "set --side-by-side to 1 or more"),
-        (Reproduce("all", without=("sdd",)), "there is no part 'sdd' to leave out; choose from hd, hd-nonrandom"),
+        (Reproduce("all", without=("sdd",)), "there is no part 'sdd' to leave out; choose from sd, hd, hd-nonrandom"),
         (Reproduce("all", without=tuple(PARTS)), "names every part"),
         (Reproduce("sd", plan=True), "only all has"),
         (Reproduce("sd", without=("hd",)), "only all has"),

@@ -28,11 +28,11 @@ Experiment = Grid | HD | Classic | Sepsis | Counterfactuals | TumourBenchmark | 
 WITHOUT_FAILURES = ("D3QN", "Base-S", CTRL_G_BICOGAN, CTRL_G, "BCQ", SEARCH)
 """Who is asked to learn from logs of few random actions, most of which hold no failure."""
 PARTS: Mapping[str, tuple[str, ...]] = {
-    **{name: ("reproduce", name) for name in ("hd", "hd-nonrandom")},
+    **{name: ("reproduce", name) for name in ("sd", "hd", "hd-nonrandom", "search-ablations", "sepsis", "classic")},
+    "sd-nonrandom": ("reproduce", "sd-nonrandom"),
     "counterfactuals": ("bench", "counterfactuals"),
-    **{name: ("reproduce", name) for name in ("sd", "search-ablations", "classic", "sepsis", "sd-nonrandom")},
-    "sd-nonrandom-20": ("reproduce", "sd-nonrandom", "--random-action-share", "0.2", "--methods", *WITHOUT_FAILURES),
     "ablations": ("reproduce", "ablations"),
+    "sd-nonrandom-20": ("reproduce", "sd-nonrandom", "--random-action-share", "0.2", "--methods", *WITHOUT_FAILURES),
     **{name: ("bench", name) for name in ("tumour", "groups", "evaluation")},
 }
 """What to type for each, after `counterpoint`, in the order of the work: parts of long packs first, so that at the end

@@ -15,13 +15,15 @@ from multiprocessing.connection import Client, Connection, Listener
 
 ADDRESS, RANK = "COUNTERPOINT_JOBSERVER", "COUNTERPOINT_JOBSERVER_RANK"
 """What tells a command where to ask, and in which order it is served."""
+HOW_MANY = b"how many"
+"""Asks how many slots are taken, instead of for one."""
 
 
 class JobServer:
     """Hands out `slots`: to the lowest rank of those who wait, and among equals to who came first."""
 
     def __init__(self, slots: int) -> None:
-        self.free, self.waiting, self.number = slots, [], count()
+        self.slots, self.free, self.waiting, self.number = slots, slots, [], count()
         self.changed = threading.Condition()
         self.listener = Listener(backlog=1024)
 
@@ -44,7 +46,11 @@ class JobServer:
     def _serve(self, asking: Connection) -> None:
         """One request: in the queue until it is its turn, in a slot until the other side hangs up."""
         with asking, suppress(EOFError, OSError):
-            self._take(int(asking.recv_bytes()))
+            asked = asking.recv_bytes()
+            if asked == HOW_MANY:
+                asking.send_bytes(str(self.slots - self.free).encode())
+                return
+            self._take(int(asked))
             try:
                 asking.send_bytes(b"go")
                 asking.recv_bytes()
@@ -80,6 +86,15 @@ class Slots:
     def slot(self) -> AbstractContextManager[None]:
         """Wait for a slot and hold it inside the block."""
         return self._held() if self.address else nullcontext()
+
+    def taken(self) -> int:
+        """How many slots all commands hold; none where they share none, or nobody answers."""
+        with suppress(EOFError, OSError):
+            if self.address:
+                with Client(self.address) as connection:
+                    connection.send_bytes(HOW_MANY)
+                    return int(connection.recv_bytes())
+        return 0
 
     @contextmanager
     def _held(self) -> Iterator[None]:

@@ -19,9 +19,11 @@ Result = TypeVar("Result")
 Report = Callable[[str, int, int], None]
 """Called as report(stage, done, total)."""
 RETRIES = 2
-"""How often an item is tried again after its worker died, or found no memory while no other item was at work."""
-PATIENCE = 20.0
-"""Seconds before an item that found no memory is tried again, twice as long each time while others are at work."""
+"""How often an item is tried again after its worker died, or found no memory while no other item was at work, of this
+command or of those that it shares slots with."""
+PATIENCE, LONGEST_PATIENCE = 20.0, 80.0
+"""Seconds before an item that found no memory is tried again, twice as long each time while others are at work, but no
+longer than the second number: the memory that one item held for minutes may be free."""
 IDLE = 10.0
 """Seconds after which a worker without an item is ended: commands that share slots may wait long for one, and what a
 worker keeps of a GPU's memory others need."""
@@ -138,12 +140,14 @@ class Lanes:
             except torch.OutOfMemoryError as error:
                 if self.at_work:
                     self._wait_for_quiet(patience)
-                    patience *= 2
+                elif slots.taken():
+                    time.sleep(patience)
                 elif undisturbed == RETRIES:
                     return Failure(reason(error), attempts)
                 else:
-                    undisturbed += 1
-                    time.sleep(PATIENCE)
+                    undisturbed, patience = undisturbed + 1, PATIENCE
+                    time.sleep(patience)
+                patience = min(2 * patience, LONGEST_PATIENCE)
 
     @contextmanager
     def _one(self) -> Iterator[_Lane]:
