@@ -16,7 +16,7 @@ from typing import Any, Literal
 from counterpoint.artifacts import recipe_hash
 from counterpoint.data.transitions import Transitions
 from counterpoint.methods.behaviour import RANDOM_ACTION_SHARE, trained_behaviours, training_recipe
-from counterpoint.policies.base import PolicyLearner
+from counterpoint.policies.base import ModelBased, PolicyLearner
 from counterpoint.seeding import derive
 from counterpoint.simulation.trials import BehaviourPolicy, random_policy, simulate
 from counterpoint.tasks.base import KnownSCM
@@ -99,6 +99,15 @@ class Pack:
     @property
     def key(self) -> str:
         return recipe_hash([cell.key for cell in self.cells])
+
+    @property
+    def models_key(self) -> str:
+        """What its models are known by: recipe, code and logs, not what is learned by them; empty without models."""
+        learner = self.cells[0].arm.learner
+        if not isinstance(learner, ModelBased):
+            return ""
+        logged = [(cell.arm.task, cell.behaviour, cell.trials, cell.seed, cell.protocol) for cell in self.cells]
+        return recipe_hash(code_version(), learner.model, logged)
 
 
 @dataclass(frozen=True)

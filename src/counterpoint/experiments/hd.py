@@ -31,12 +31,13 @@ from counterpoint.experiments.grid import (
     code_version,
 )
 from counterpoint.experiments.runner import LOGGED
+from counterpoint.experiments.shared_models import SharedModels
 from counterpoint.experiments.workers import Report, silent
 from counterpoint.methods.arms import CTRL_G, QUICK_SEARCH, SEARCH, beyond_arms, paper_arms, quick_arms
 from counterpoint.methods.general import LEARNER, General
 from counterpoint.methods.personal import Personal
 from counterpoint.nets.training import Monitor
-from counterpoint.policies.base import Learned, Policy, PolicyLearner
+from counterpoint.policies.base import Learned, ModelBased, Policy, PolicyLearner
 from counterpoint.policies.search import Search
 from counterpoint.report.hd import hd_figure, hd_page
 from counterpoint.report.results import provenance, ran_on, read_csv, seconds_by, where, write_csv, write_json
@@ -57,6 +58,8 @@ HD_PROTOCOL = Protocol(logged_trials=50)
 """Trials of each planet in a log, and how policies are judged."""
 PLANNED_EPISODES = 10
 """Episodes that a planner is tried in on each planet at most, fifty in all: it thinks at every step of every one."""
+SAVE_SECONDS = 60.0
+"""Seconds between two checkpoints."""
 Split = Literal["nobody", "planets", "chance"]
 
 
@@ -127,6 +130,19 @@ class Pack:
     def name(self) -> str:
         return recipe_hash([self.key(seed) for seed in self.seeds])
 
+    @property
+    def models_key(self) -> str:
+        """What its models are known by, whatever is learned by them; empty without models."""
+        learner, logged = self.arm.learner, behaviour_recipe(self.behaviour, self.protocol)
+        if not isinstance(learner, ModelBased):
+            return ""
+        return recipe_hash(code_version(), learner.model, self.arm.split, logged, self.protocol, self.seeds)
+
+    def parts(self, logs: Mapping[int, Transitions]) -> list[list[Job]]:
+        """Of every seed the jobs that it is split into."""
+        jobs = [Job(logs[seed], derive(seed, "training")) for seed in self.seeds]
+        return [_split(job, self.arm.split, self.protocol.logged_trials) for job in jobs]
+
 
 @dataclass(frozen=True)
 class HD:
@@ -162,12 +178,16 @@ class HD:
         self._check_folder(out)
         left = [pack for pack in packs[::-1] if any(_read(folder, pack, seed) is None for seed in pack.seeds)]
         logs = kept_logs(self, folder / "logs") if left else {}
-        work = partial(learn, logs=logs, checkpoints=folder.resolve() / "checkpoints", device=device)
+        models = SharedModels(folder.resolve() / "models", device)
+        models.prepare(left, partial(fit_models, logs=logs, models=models), executor, report)
+        work = partial(learn, logs=logs, models=models, checkpoints=folder.resolve() / "checkpoints", device=device)
         failed = carry_out(
             left, work, partial(_keep, folder), lambda pack: pack.method, self.seeds * len(packs),
             out / f"{self.name}.failures.txt", executor, report, self.seeds,
         )  # fmt: skip
-        rows = self._write(out)
+        if not failed:
+            models.forget()
+        rows = self._write(out, models.seconds())
         refuse_failures(failed, len(packs), "packs")
         return rows
 
@@ -185,7 +205,7 @@ class HD:
         require(not other, f"'{path}' has other {(other or [''])[0]} than asked for; use another --out")
         return found
 
-    def _write(self, out: Path) -> list[dict[str, Any]]:
+    def _write(self, out: Path, shared: Mapping[str, float]) -> list[dict[str, Any]]:
         """The files of a run from its cells, and from the rows of methods that it has not."""
         cells = [_read(out / self.name, pack, seed) for pack in self.packs() for seed in pack.seeds]
         table, found = out / f"{self.name}.csv", self._check_folder(out)
@@ -200,7 +220,7 @@ class HD:
         first = next(iter(TASKS))
         made = {"arms": arms, **self.settings, "ran_on": ran_on(row for row in rows if row["planet"] == first)}
         seconds = seconds_by((cell[0] for cell in cells if cell), "method")
-        made["seconds"] = found.get("seconds", {}) | seconds
+        made["seconds"] = found.get("seconds", {}) | seconds | dict(shared)
         write_json({**made, **provenance()}, out / f"{self.name}.settings.json")
         if rows:
             hd_figure(rows, self.behaviour, out / f"{self.name}.png")
@@ -242,21 +262,26 @@ def _read_log(path: Path) -> Transitions:
     return Transitions.logged(**columns)
 
 
+def fit_models(pack: Pack, report: Report, logs: Mapping[int, Transitions], models: SharedModels) -> None:
+    """Fit the models of a pack for all packs that need the same."""
+    jobs = [job for own in pack.parts(logs) for job in own]
+    models.fit(pack.models_key, pack.arm.learner, jobs, report, SAVE_SECONDS)
+
+
 def learn(
-    pack: Pack, report: Report, logs: Mapping[int, Transitions], checkpoints: Path, device: str
+    pack: Pack, report: Report, logs: Mapping[int, Transitions], models: SharedModels, checkpoints: Path, device: str
 ) -> list[list[dict[str, Any]]]:
     """For every seed of a pack a row for every planet, all learned side by side."""
-    begun = time.perf_counter()
-    jobs = [Job(logs[seed], derive(seed, "training")) for seed in pack.seeds]
-    parts = [_split(job, pack.arm.split, pack.protocol.logged_trials) for job in jobs]
-    monitor = Monitor(checkpoints / f"{pack.name}-{device_of(device).type}", True, report, save_seconds=60.0)
+    begun, parts = time.perf_counter(), pack.parts(logs)
+    folder = checkpoints / f"{pack.name}-{device_of(device).type}"
+    monitor = Monitor(folder, True, report, save_seconds=SAVE_SECONDS).stage("hd")
     flat = [job for own in parts for job in own]
-    learned = pack.arm.learner.fit_many(flat, next(iter(TASKS.values())), monitor.stage("hd"), device)
+    learned = models.learn(pack.models_key, pack.arm.learner, flat, next(iter(TASKS.values())), monitor)
     report("evaluation", 0, 1)
     each = len(parts[0])
-    by_seed = [learned[i * each : (i + 1) * each] for i in range(len(jobs))]
+    by_seed = [learned[i * each : (i + 1) * each] for i in range(len(parts))]
     judged = [_judge([own[i % each] for own in by_seed], task, pack) for i, task in enumerate(TASKS.values())]
-    seconds = (time.perf_counter() - begun) / len(jobs)
+    seconds = (time.perf_counter() - begun) / len(parts)
     return [
         [
             {"method": pack.method, "behaviour": pack.behaviour, "planet": planet, "seed": seed,

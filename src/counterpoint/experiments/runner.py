@@ -32,6 +32,7 @@ from counterpoint.experiments.grid import (
     code_version,
     logs,
 )
+from counterpoint.experiments.shared_models import SharedModels
 from counterpoint.experiments.workers import Failure, Report, one_thread, silent
 from counterpoint.nets.training import Monitor
 from counterpoint.policies.base import Learned, Policy
@@ -54,6 +55,18 @@ class Order:
 
     pack: Pack
     logs: Mapping[int, Transitions]
+
+    @property
+    def models_key(self) -> str:
+        return self.pack.models_key
+
+    @property
+    def jobs(self) -> list[Job]:
+        """The log of every cell, and the seed of its training."""
+        return [
+            Job(trial_subset(self.logs[cell.seed], cell.trials), derive(cell.seed, "training"))
+            for cell in self.pack.cells
+        ]
 
 
 @dataclass(frozen=True)
@@ -96,9 +109,12 @@ def run(
     total = sum(len(pack.cells) for pack in packs)
     done = total - sum(len(pack.cells) for pack in left)
     report("cells", done, total)
-    work = partial(fit_pack, checkpoints=folder.resolve() / "checkpoints", device=device, save_seconds=save_seconds)
+    orders, models = _orders(left, folder / "logs"), SharedModels(folder.resolve() / "models", device)
+    watch = {"models": models, "save_seconds": save_seconds}
+    models.prepare(orders, partial(fit_models, **watch), executor, report)
+    work = partial(fit_pack, checkpoints=folder.resolve() / "checkpoints", device=device, **watch)
     failed: list[FailedCell] = []
-    for index, outcome in executor.run(work, _orders(left, folder / "logs"), report):
+    for index, outcome in executor.run(work, orders, report):
         pack = left[index]
         if isinstance(outcome, Failure):
             failed += [FailedCell(cell, outcome) for cell in pack.cells]
@@ -106,18 +122,27 @@ def run(
             _keep(folder, pack, outcome)
         done += len(pack.cells)
         report("cells", done, total)
+    if not failed:
+        models.forget()
     how = {"executor": encode(executor), "cells_run": sum(len(pack.cells) for pack in left)}
-    return _assemble(grid, out, failed, {**how, "wall_seconds": round(time.perf_counter() - begun, 1)})
+    how |= {"wall_seconds": round(time.perf_counter() - begun, 1)}
+    return _assemble(grid, out, failed, how, models.seconds())
 
 
-def fit_pack(order: Order, report: Report, checkpoints: Path, device: str, save_seconds: float) -> list[dict[str, Any]]:
+def fit_models(order: Order, report: Report, models: SharedModels, save_seconds: float) -> None:
+    """Fit the models of a pack for all packs that need the same."""
+    models.fit(order.models_key, order.pack.cells[0].arm.learner, order.jobs, report, save_seconds)
+
+
+def fit_pack(
+    order: Order, report: Report, checkpoints: Path, device: str, models: SharedModels, save_seconds: float
+) -> list[dict[str, Any]]:
     """Learn the cells of a pack together and try every policy; a result for each cell, in order."""
     begun = time.perf_counter()
     cells, arm = order.pack.cells, order.pack.cells[0].arm
-    jobs = [Job(trial_subset(order.logs[c.seed], c.trials), derive(c.seed, "training")) for c in cells]
     folder = _checkpoint_folder(checkpoints, order.pack, device)
     monitor = Monitor(folder, True, report, save_seconds=save_seconds).stage(cells[0].method.replace("/", "-"))
-    learned = _learn(arm, jobs, monitor, device)
+    learned = _learn(order, models, monitor)
     report("evaluation", 0, 2)
     selected = _returns([each.selected for each in learned], arm, cells[0].protocol)
     report("evaluation", 1, 2)
@@ -139,16 +164,17 @@ def read_cell(folder: Path, cell: Cell) -> dict[str, Any] | None:
     return result if isinstance(result, dict) and result.keys() >= {"selected", "last", "seconds"} else None
 
 
-def _learn(arm: Arm, jobs: Sequence[Job], monitor: Monitor, device: str) -> list[Learned]:
+def _learn(order: Order, models: SharedModels, monitor: Monitor) -> list[Learned]:
     """From the checkpoints where they fit; those of older code or data are thrown away."""
-    resuming = monitor.folder is not None and monitor.folder.exists()
+    arm, resuming = order.pack.cells[0].arm, monitor.folder is not None and monitor.folder.exists()
+    learn = partial(models.learn, order.models_key, arm.learner, order.jobs, arm.task, monitor)
     try:
-        return arm.learner.fit_many(jobs, arm.task, monitor, device)
+        return learn()
     except CounterpointError:
         if not resuming:
             raise
     shutil.rmtree(monitor.folder or Path(), ignore_errors=True)
-    return arm.learner.fit_many(jobs, arm.task, monitor, device)
+    return learn()
 
 
 def _returns(policies: Sequence[Policy], arm: Arm, protocol: Protocol) -> list[list[float]]:
@@ -204,7 +230,9 @@ def _checkpoint_folder(checkpoints: Path, pack: Pack, device: str) -> Path:
     return checkpoints / f"{pack.key}-{device_of(device).type}"
 
 
-def _assemble(grid: Grid, out: Path, failed: list[FailedCell], how: Mapping[str, Any]) -> Ran:
+def _assemble(
+    grid: Grid, out: Path, failed: list[FailedCell], how: Mapping[str, Any], shared: Mapping[str, float]
+) -> Ran:
     """The files of a run from its cells, in the grid's order."""
     found = [(cell, read_cell(out / grid.name, cell)) for cell in grid.cells()]
     results = [(cell, result) for cell, result in found if result is not None]
@@ -214,7 +242,8 @@ def _assemble(grid: Grid, out: Path, failed: list[FailedCell], how: Mapping[str,
     settings = {name: encode(getattr(grid, name)) for name in ("name", "behaviour", "trials", "seeds", "pack_size")}
     settings |= {"protocol": encode(grid.protocol), "arms": {name: encode(arm) for name, arm in grid.arms.items()}}
     settings["ran_on"] = ran_on(result for _, result in results)
-    settings["seconds"] = seconds_by(({"method": cell.method, **result} for cell, result in results), "method")
+    seconds = seconds_by(({"method": cell.method, **result} for cell, result in results), "method")
+    settings["seconds"] = {**seconds, **shared}
     write_json({**settings, **provenance(), "last_call": dict(how)}, out / f"{grid.name}.settings.json")
     failures = out / f"{grid.name}.failures.csv"
     failures.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from counterpoint.counterfactual import Augmenter
 from counterpoint.data.jobs import NO_THETA, Job
 from counterpoint.model import Model, ModelRecipe
 from counterpoint.nets.training import Monitor, Schedule
-from counterpoint.policies.base import Learned, PolicyLearner, discrete
+from counterpoint.policies.base import Learned, ModelBased, discrete
 from counterpoint.policies.d3qn import D3QN
 from counterpoint.policies.rollout_rows import RolloutRows
 from counterpoint.scm.density import DensitySCM
@@ -24,7 +24,7 @@ LEARNER = D3QN(schedule=Schedule(steps=3000, check_every=150, rate="linear", log
 
 
 @dataclass(frozen=True)
-class General(PolicyLearner):
+class General(ModelBased):
     """A general policy from a model that imagines. CTRL_g and the baselines differ in `model` alone."""
 
     model: ModelRecipe = DensitySCM()
@@ -43,15 +43,7 @@ class General(PolicyLearner):
     def __post_init__(self) -> None:
         check_settings(self)
 
-    def fit_many(
-        self, jobs: Sequence[Job], task: Task, monitor: Monitor = Monitor(), device: str = "cpu"
-    ) -> list[Learned]:
-        self.check(jobs, task)
-        models = self.fit_models(jobs, monitor, device)
-        return self.with_models(jobs, models, task, monitor, device)
-
     def check(self, jobs: Sequence[Job], task: Task) -> None:
-        """What cannot be learned is refused before a model is fitted."""
         discrete(task, jobs)
 
     def with_models(
@@ -65,11 +57,6 @@ class General(PolicyLearner):
         """The policy of every job, by the rows that its own model imagines."""
         augmented = [self.augment(job, model, task) for job, model in zip(jobs, models, strict=True)]
         return self.learn(augmented, models, task, monitor, device)
-
-    def fit_models(self, jobs: Sequence[Job], monitor: Monitor, device: str) -> list[Model]:
-        """The models alone."""
-        own = [replace(job, seed=derive(job.seed, "model")) for job in jobs]
-        return self.model.fit_many(own, monitor.stage("model"), device)
 
     def augment(self, job: Job, model: Model, task: Task) -> Job:
         """The same job on real and imagined rows."""

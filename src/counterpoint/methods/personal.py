@@ -12,9 +12,9 @@ from counterpoint.data.jobs import Job, Origin
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import require
 from counterpoint.methods.general import General
-from counterpoint.model import Model, SubjectFactors
+from counterpoint.model import Model, ModelRecipe, SubjectFactors
 from counterpoint.nets.training import Monitor
-from counterpoint.policies.base import Learned, Policy, PolicyLearner
+from counterpoint.policies.base import Learned, ModelBased, Policy
 from counterpoint.policies.personal import PersonalPolicy, rebuilt
 from counterpoint.policies.search import Search
 from counterpoint.scm.groups import Groups, KMeansGroups, MixtureGroups
@@ -25,7 +25,7 @@ from counterpoint.tasks.base import Task
 
 
 @dataclass(frozen=True)
-class Personal(PolicyLearner):
+class Personal(ModelBased):
     """A policy for each group of subjects, or one that is told the subject's factor."""
 
     policy: Search | General = Search(RandomEffects(), sees_factor=False)
@@ -57,16 +57,13 @@ class Personal(PolicyLearner):
         kind = MixtureGroups(groups) if unsure else KMeansGroups(groups)
         return replace(self, policy=replace(self.policy, model=model.recipe), groups=kind)
 
-    def check(self, jobs: Sequence[Job], task: Task) -> None:
-        """What cannot be learned is refused before anything is."""
-        self.policy.check(jobs, task)
+    @property
+    def model(self) -> ModelRecipe:
+        """That of its policies."""
+        return self.policy.model
 
-    def fit_many(
-        self, jobs: Sequence[Job], task: Task, monitor: Monitor = Monitor(), device: str = "cpu"
-    ) -> list[Learned]:
-        self.check(jobs, task)
-        models = self.policy.fit_models(jobs, monitor, device)
-        return self.with_models(jobs, models, task, monitor, device)
+    def check(self, jobs: Sequence[Job], task: Task) -> None:
+        self.policy.check(jobs, task)
 
     def with_models(
         self,

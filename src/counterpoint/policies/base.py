@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -17,7 +17,9 @@ from counterpoint.data.shapes import Action, State, Theta
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError, require
+from counterpoint.model import Model, ModelRecipe
 from counterpoint.nets.training import Monitor
+from counterpoint.seeding import derive
 from counterpoint.settings import check_settings, checked
 from counterpoint.simulation.rollout import Actor
 from counterpoint.tasks.base import Task, check_task
@@ -137,6 +139,40 @@ class PolicyLearner(ABC):
         self, jobs: Sequence[Job], task: Task, monitor: Monitor = Monitor(), device: str = "cpu"
     ) -> list[Learned]:
         """Learn every job, all in one loop."""
+
+
+class ModelBased(PolicyLearner):
+    """Fits a model of every job, then learns a policy by it: learners of one `model` fit the very same models."""
+
+    model: ModelRecipe
+    """What is fitted."""
+
+    @abstractmethod
+    def check(self, jobs: Sequence[Job], task: Task) -> None:
+        """Refuse what cannot be learned, before a model is fitted."""
+
+    @abstractmethod
+    def with_models(
+        self,
+        jobs: Sequence[Job],
+        models: Sequence[Model],
+        task: Task,
+        monitor: Monitor = Monitor(),
+        device: str = "cpu",
+    ) -> list[Learned]:
+        """The policy of every job by its own model."""
+
+    def fit_models(self, jobs: Sequence[Job], monitor: Monitor = Monitor(), device: str = "cpu") -> list[Model]:
+        """The models alone."""
+        own = [replace(job, seed=derive(job.seed, "model")) for job in jobs]
+        return self.model.fit_many(own, monitor.stage("model"), device)
+
+    def fit_many(
+        self, jobs: Sequence[Job], task: Task, monitor: Monitor = Monitor(), device: str = "cpu"
+    ) -> list[Learned]:
+        self.check(jobs, task)
+        models = self.fit_models(jobs, monitor, device)
+        return self.with_models(jobs, models, task, monitor, device)
 
 
 def discrete(task: Task, jobs: Sequence[Job] = ()) -> Discrete:

@@ -9,7 +9,7 @@ The policy that is kept did best from starts and noise that no candidate was dra
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
@@ -25,7 +25,7 @@ from counterpoint.errors import CounterpointError, require
 from counterpoint.model import Model, ModelRecipe
 from counterpoint.nets.learner import Learner, Replayed
 from counterpoint.nets.training import Monitor, Schedule, train
-from counterpoint.policies.base import Learned, PolicyLearner, saved_verdict
+from counterpoint.policies.base import Learned, ModelBased, saved_verdict
 from counterpoint.policies.evolution import CrossEntropy, EvolutionStrategy
 from counterpoint.policies.rules import OrderedDose, Rule, ScoredActions, is_ordered
 from counterpoint.policies.searched import SearchedPolicy
@@ -42,7 +42,7 @@ from counterpoint.tasks.base import Task, check_task
 
 
 @dataclass(frozen=True)
-class Search(PolicyLearner):
+class Search(ModelBased):
     """A policy searched inside a model. Takes finite and continuous actions."""
 
     model: ModelRecipe = DensitySCM()
@@ -79,19 +79,7 @@ class Search(PolicyLearner):
             "a search keeps the policy that did best when it was tried; set schedule.check_every to 1 or more",
         )
 
-    def fit_many(
-        self, jobs: Sequence[Job], task: Task, monitor: Monitor = Monitor(), device: str = "cpu"
-    ) -> list[Learned]:
-        self.check(jobs, task)
-        return self.with_models(jobs, self.fit_models(jobs, monitor, device), task, monitor)
-
-    def fit_models(self, jobs: Sequence[Job], monitor: Monitor, device: str) -> list[Model]:
-        """The models alone."""
-        own = [replace(job, seed=derive(job.seed, "model")) for job in jobs]
-        return self.model.fit_many(own, monitor.stage("model"), device)
-
     def check(self, jobs: Sequence[Job], task: Task) -> None:
-        """What cannot be searched is refused before a model is fitted."""
         for job in jobs:
             check_task(task, job.data.schema)
         self.rule_for(task.actions).outputs(task.actions)
