@@ -23,7 +23,8 @@ from counterpoint.experiments.groups import (
     population,
     run_cell,
 )
-from counterpoint.experiments.hd import HD, TASKS, HDArm, _split, hd_arms, kept_logs
+from counterpoint.experiments.hd import HD, TASKS, _split, kept_logs
+from counterpoint.experiments.hd_arms import HDArm, hd_arms
 from counterpoint.nets.training import Schedule
 from counterpoint.policies.base import Learned
 from counterpoint.policies.d3qn import D3QN

@@ -26,7 +26,7 @@ from counterpoint.experiments.evaluation import EvaluationBenchmark
 from counterpoint.experiments.executors import Auto, Executor, InProcess, Joblib
 from counterpoint.experiments.grid import Grid, Protocol
 from counterpoint.experiments.groups import GroupAccuracy
-from counterpoint.experiments.hd import HDArm
+from counterpoint.experiments.hd_arms import HDArm
 from counterpoint.experiments.jobserver import ADDRESS, RANK, Slots
 from counterpoint.experiments.known_policies import GROUNDS, finite_ground
 from counterpoint.experiments.sepsis import Sepsis

@@ -12,7 +12,8 @@ from counterpoint.data.jobs import Job
 from counterpoint.errors import CounterpointError
 from counterpoint.experiments.executors import InProcess, Joblib
 from counterpoint.experiments.grid import Grid, logs
-from counterpoint.experiments.hd import HD, HDArm
+from counterpoint.experiments.hd import HD
+from counterpoint.experiments.hd_arms import HDArm
 from counterpoint.experiments.runner import run
 from counterpoint.experiments.shared_models import SECONDS, SharedModels
 from counterpoint.experiments.workers import silent

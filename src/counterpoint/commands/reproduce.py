@@ -23,7 +23,8 @@ from counterpoint.experiments.classic import COLUMNS as CLASSIC_COLUMNS
 from counterpoint.experiments.classic import Classic, quick_problems
 from counterpoint.experiments.executors import Auto, Ray
 from counterpoint.experiments.grid import Grid, Protocol
-from counterpoint.experiments.hd import HD, HD_PROTOCOL, hd_arms, quick_hd_arms
+from counterpoint.experiments.hd import HD, HD_PROTOCOL
+from counterpoint.experiments.hd_arms import hd_arms, quick_hd_arms
 from counterpoint.experiments.runner import Ran, run
 from counterpoint.experiments.sd import quick_sd, sd, sd_comparisons
 from counterpoint.experiments.sepsis import REPORTED, Sepsis

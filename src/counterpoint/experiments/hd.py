@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -30,23 +30,16 @@ from counterpoint.experiments.grid import (
     behaviours,
     code_version,
 )
+from counterpoint.experiments.hd_arms import HDArm, Split, hd_arms
 from counterpoint.experiments.runner import LOGGED
 from counterpoint.experiments.shared_models import SharedModels
 from counterpoint.experiments.workers import Report, silent
-from counterpoint.methods.arms import CTRL_G, QUICK_SEARCH, SEARCH, beyond_arms, paper_arms, quick_arms
-from counterpoint.methods.general import LEARNER, General
-from counterpoint.methods.personal import Personal
 from counterpoint.nets.training import Monitor
-from counterpoint.policies.base import Learned, ModelBased, Policy, PolicyLearner
-from counterpoint.policies.search import Search
+from counterpoint.policies.base import Learned, ModelBased, Policy
 from counterpoint.report.hd import hd_figure, hd_page
 from counterpoint.report.results import provenance, ran_on, read_csv, seconds_by, where, write_csv, write_json
-from counterpoint.scm.bicogan import BiCoGAN
-from counterpoint.scm.groups import KMeansGroups, MixtureGroups
-from counterpoint.scm.lstm_factor import LSTMFactor
-from counterpoint.scm.random_effects import RandomEffects
 from counterpoint.seeding import derive, generator
-from counterpoint.settings import Count, Positive, check_settings
+from counterpoint.settings import Count, Positive
 from counterpoint.simulation.trials import simulate_population
 from counterpoint.tasks.cartpole import PLANETS, CartPole
 
@@ -56,59 +49,8 @@ COLUMNS = (
 TASKS = {planet: CartPole(gravity=gravity) for planet, gravity in PLANETS.items()}
 HD_PROTOCOL = Protocol(logged_trials=50)
 """Trials of each planet in a log, and how policies are judged."""
-PLANNED_EPISODES = 10
-"""Episodes that a planner is tried in on each planet at most, fifty in all: it thinks at every step of every one."""
 SAVE_SECONDS = 60.0
 """Seconds between two checkpoints."""
-Split = Literal["nobody", "planets", "chance"]
-
-
-@dataclass(frozen=True)
-class HDArm:
-    """What a method's name stands for."""
-
-    learner: PolicyLearner
-    split: Split = "nobody"
-    """Who is told apart before anything is learned: nobody, subjects of different planets (an upper bound), or as many
-    groups drawn by chance (a control); a policy is then learned for each."""
-    most_episodes: Count = 0
-    """Episodes that each of its policies is tried in at most on a planet; 0 for as many as all others."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-
-
-def hd_arms() -> dict[str, HDArm]:
-    """Every method of Figure 2b, CTRL_p in the paper's way and in three others, an upper bound and a control."""
-    paper = paper_arms()
-    effects, count = RandomEffects(), len(PLANETS)
-    one_step = General(effects, learner=LEARNER, sees_factor=False)
-    lstm = General(BiCoGAN(factor=LSTMFactor()), learner=LEARNER, sees_factor=False)
-    search = Search(effects, sees_factor=False)
-    return {
-        **{name: HDArm(paper[name]) for name in ("D3QN", "BCQ", "STEVE", CTRL_G)},
-        "CTRL_p, paper": HDArm(Personal(lstm, KMeansGroups(count), centroids=True)),
-        "CTRL_p, D3QN": HDArm(Personal(one_step, MixtureGroups(count), centroids=True)),
-        SEARCH: HDArm(beyond_arms()[SEARCH]),
-        "one policy, robust over θ": HDArm(search),
-        "CTRL_p + search, told θ": HDArm(Personal(replace(search, sees_factor=True), None)),
-        "CTRL_p + search": HDArm(Personal(search, MixtureGroups(count))),
-        "known gravity": HDArm(Search(), "planets"),
-        "random groups": HDArm(Search(), "chance"),
-        "PETS": HDArm(paper["PETS"], most_episodes=PLANNED_EPISODES),
-    }
-
-
-def quick_hd_arms() -> dict[str, HDArm]:
-    """A few methods with small networks and short searches: minutes on two cores."""
-    quick, effects = quick_arms(), RandomEffects(ensemble=2)
-    search = replace(QUICK_SEARCH, model=effects, sees_factor=False)
-    return {
-        "D3QN": HDArm(quick["D3QN"]),
-        SEARCH: HDArm(quick[SEARCH]),
-        "one policy, robust over θ": HDArm(search),
-        "CTRL_p + search": HDArm(Personal(search, MixtureGroups(len(PLANETS)))),
-    }
 
 
 @dataclass(frozen=True)
