@@ -129,7 +129,7 @@ class HD:
         )  # fmt: skip
         if not failed:
             models.forget()
-        rows = self._write(out, models.seconds())
+        rows = self._write(out, models.seconds(packs))
         refuse_failures(failed, len(packs), "packs")
         return rows
 

@@ -126,7 +126,7 @@ def run(
         models.forget()
     how = {"executor": encode(executor), "cells_run": sum(len(pack.cells) for pack in left)}
     how |= {"wall_seconds": round(time.perf_counter() - begun, 1)}
-    return _assemble(grid, out, failed, how, models.seconds())
+    return _assemble(grid, out, failed, how, models.seconds(packs))
 
 
 def fit_models(order: Order, report: Report, models: SharedModels, save_seconds: float) -> None:

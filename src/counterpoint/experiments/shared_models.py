@@ -1,7 +1,7 @@
 """Models that several methods of an experiment are learned by: fitted once, and on disk until all of them are.
 
 Learners of one recipe fit the very same models on the same jobs, so that no number depends on who fitted them. A method
-that finds none, as on a machine with a disk of its own, fits them itself.
+that finds none, as on a machine with a disk of its own, or damaged ones, fits them itself.
 """
 
 import shutil
@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from counterpoint.artifacts import device_of, read_json
 from counterpoint.data.jobs import Job
@@ -75,15 +75,16 @@ class SharedModels:
         self, key: str, learner: PolicyLearner, jobs: Sequence[Job], task: Task, monitor: Monitor
     ) -> list[Learned]:
         """The policies of all jobs, by the models that are kept or by its own."""
-        if not isinstance(learner, ModelBased) or self._size(key) != len(jobs):
+        models = self._kept(key, len(jobs))
+        if not isinstance(learner, ModelBased) or models is None:
             return learner.fit_many(jobs, task, monitor, self.device)
         learner.check(jobs, task)
-        models = [self._read(self._place(key) / str(number)) for number in range(len(jobs))]
         return learner.with_models(jobs, models, task, monitor, self.device)
 
-    def seconds(self) -> dict[str, float]:
-        """What fitting them took."""
-        records = [read_json(path, "delete it") for path in self.folder.glob("*.json")]
+    def seconds(self, works: Sequence[Keyed]) -> dict[str, float]:
+        """What fitting those of `works` took."""
+        paths = {self._record(work.models_key) for work in works if work.models_key}
+        records = [read_json(path, "delete it") for path in paths if path.exists()]
         return {SECONDS: round(sum(record["seconds"] for record in records), 1)} if records else {}
 
     def forget(self) -> None:
@@ -104,9 +105,14 @@ class SharedModels:
     def _record(self, key: str) -> Path:
         return self.folder / f"{self._place(key).name}.json"
 
-    def _read(self, place: Path) -> Any:
-        model = load(place)
-        if not isinstance(model, Model):
-            raise CounterpointError(f"'{place}' holds no model; delete its folder and run the same command again")
-        model.mechanism.to(device_of(self.device))
-        return model
+    def _kept(self, key: str, count: int) -> list[Model] | None:
+        """So many models where they are whole."""
+        if self._size(key) != count:
+            return None
+        try:
+            models = [load(self._place(key) / str(number)) for number in range(count)]
+        except CounterpointError:
+            return None
+        for model in models:
+            model.mechanism.to(device_of(self.device))
+        return models
