@@ -202,11 +202,14 @@ def test_what_cannot_be_learned_is_refused_with_shared_models_too(tmp_path: Path
         shared.learn("key", TINY_CTRL_G, [job], CartPole(), Monitor())
 
 
-def test_models_of_fewer_jobs_than_are_asked_for_are_not_taken(tmp_path: Path, fits: list[tuple[str, int]]):
+@pytest.mark.parametrize(("kept", "asked"), [(1, 2), (2, 1)])
+def test_models_of_another_number_of_jobs_are_not_taken(
+    kept: int, asked: int, tmp_path: Path, fits: list[tuple[str, int]]
+):
     shared, own = SharedModels(tmp_path, "cpu"), logs(CartPole(), "random", [0, 1], TINY_PROTOCOL)
     jobs = [Job(own[seed], seed) for seed in own]
-    shared.fit("key", TINY_CTRL_G, jobs[:1], silent, 5.0)
-    assert len(shared.learn("key", TINY_CTRL_G, jobs, CartPole(), Monitor())) == 2
-    assert fits == [("DensitySCM", 1), ("DensitySCM", 2)]
-    shared.learn("key", TINY_CTRL_G, jobs[:1], CartPole(), Monitor())
+    shared.fit("key", TINY_CTRL_G, jobs[:kept], silent, 5.0)
+    assert len(shared.learn("key", TINY_CTRL_G, jobs[:asked], CartPole(), Monitor())) == asked
+    assert fits == [("DensitySCM", kept), ("DensitySCM", asked)]
+    shared.learn("key", TINY_CTRL_G, jobs[:kept], CartPole(), Monitor())
     assert len(fits) == 2
