@@ -45,7 +45,8 @@ def test_a_candidate_has_as_many_episodes_in_a_gan_as_in_all_members_of_the_defa
         assert (arm.model, arm.draws) == (model, None)
         assert arm.starts == default.starts * default.draws.members == 20
         assert arm.choosing_starts == default.choosing_starts * default.draws.members == 160
-        same = {"model": default.model, "draws": default.draws}
+        assert arm.allow_tf32 == (name == SEARCH_BICOGAN)
+        same = {"model": default.model, "draws": default.draws, "allow_tf32": False}
         assert replace(arm, starts=default.starts, choosing_starts=default.choosing_starts, **same) == default
 
 

@@ -89,6 +89,21 @@ def test_given_is_the_generator(make):
     torch.testing.assert_close(network.given(context)(noise), network(context, noise))
 
 
+@pytest.mark.parametrize("scale", [0.0, 1.0])
+def test_folded_it_is_the_same_function(scale):
+    """Running statistics, exponentials, turned units and the skip: each moves the outcome of some row."""
+    network, random = started(paper()), generator(7)
+    for norm in network.norm:
+        norm.running_mean.copy_(torch.randn(norm.running_mean.shape, generator=random))
+        norm.running_variance.copy_(torch.rand(norm.running_variance.shape, generator=random) + 1e-5)
+    network = adverse(network, scale) if scale else network
+    context, noise = inputs()
+    expected = network(context, noise).detach()
+    found = network.folded()(context, noise)
+    assert not found.requires_grad
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 * float(expected.std()))
+
+
 def test_batch_norm_of_the_generator_keeps_the_sign():
     network = adverse(started(paper()), 3.0)
     assert all(bool((norm.weight > 0).all()) for norm in network.norm)

@@ -11,6 +11,7 @@ from torch import Tensor
 import counterpoint as cp
 from counterpoint.data.jobs import Job, Origin
 from counterpoint.data.schema import Column, Schema
+from counterpoint.nets.learner import Stepper
 from counterpoint.nets.training import Monitor, Schedule
 from counterpoint.policies.base import Policy
 from counterpoint.policies.rules import is_ordered
@@ -186,6 +187,27 @@ def test_candidates_are_tried_in_every_member_under_the_same_chance(model: Struc
     alone = Rollout(learner.simulator, DRIFT, own.actor())
     stream = lambda t: (drawn["noise"][:, t].flatten(1, 2),)
     torch.testing.assert_close(alone.returns(start, stream, 8).view(2, -1), returns[0, :, 1])
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_factors_are_rounded_where_candidates_are_tried_and_not_where_one_is_chosen(
+    model: StructuralCausalModel, monkeypatch: pytest.MonkeyPatch, allowed: bool
+) -> None:
+    learner, precisions = learner_of(model, allow_tf32=allowed), []
+    plain = learner.returns
+
+    def returns(*given: Tensor, **named: Tensor) -> Tensor:
+        precisions.append(torch.backends.cuda.matmul.fp32_precision)
+        return plain(*given, **named)
+
+    monkeypatch.setattr(learner, "returns", returns)
+    before, stepper = torch.backends.cuda.matmul.fp32_precision, Stepper(learner)
+    draws = learner.draw(0, torch.Generator().manual_seed(0), 1)
+    stepper.load({name: tensor[:, None] for name, tensor in draws.items()})
+    stepper.step()
+    learner.score()
+    assert precisions == ["tf32" if allowed else before, before]
+    assert before != "tf32"
 
 
 def test_a_pool_s_noise_belongs_to_its_member(model: StructuralCausalModel) -> None:

@@ -92,6 +92,10 @@ class Mechanism(nn.Module, ABC):
     def prior(self, count: int, random: torch.Generator) -> Float[Tensor, "n u"]:
         """Fresh noise, one draw a row, made where the generator lives."""
 
+    def for_rollouts(self) -> "Mechanism":
+        """What predicts the same as long as no weight changes, with all that no row has a part in worked out once."""
+        return self
+
     def subjects(self, rows: Transitions) -> Float[Tensor, "n t"]:
         """The factor of every row's subject, inferred from all rows of that subject."""
         raise CounterpointError(

@@ -11,6 +11,7 @@ things that it leaves open are settled here for both generators.
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import cast
 
 import torch
 from jaxtyping import Float, Int
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.nn.utils.parametrize import register_parametrization
 
-from counterpoint.nets.stacked import StackedBatchNorm, StackedMLP
+from counterpoint.nets.stacked import StackedBatchNorm, StackedLinear, StackedMLP
 
 LEAST_SLOPE = 1e-3
 """The smallest ∂s'_i/∂u_i, in standard deviations of s' per standard deviation of noise."""
@@ -71,15 +72,23 @@ class MonotoneLinear(nn.Module):
         self.bias[member] = ((2 * torch.rand(1, shape[1], generator=random) - 1) * bound).to(self.bias)
 
 
-class PaperGenerator(nn.Module):
+class WholeGenerator(nn.Module):
+    """A generator no part of which can be worked out from the context alone."""
+
+    per_member = 1
+
+    def given(self, context: Float[Tensor, "k n c"]) -> Rising:
+        """The generator as a function of the noise alone."""
+        return lambda noise: self(context, noise)
+
+
+class PaperGenerator(WholeGenerator):
     """The paper's generator: linear + batch norm + ReLU of the given widths (appendix E: 200 → 400 → 600 → 600).
 
     Half of every layer's units see the context only; the other half is shared out among the d noises, and such a unit
     is increasing in its own noise. Batch norm keeps its sign because its scale is an exponential too. Increasing in u
     holds with the running statistics, that is, in use; while training the statistics of the batch move with u.
     """
-
-    per_member = 1
 
     def __init__(self, members: int, context: int, size: int, hidden: Sequence[int]) -> None:
         super().__init__()
@@ -100,9 +109,55 @@ class PaperGenerator(nn.Module):
             hidden = sign * F.relu(sign * norm(self.linear[i](hidden)))
         return self.linear[-1](hidden) + (LEAST_SLOPE + F.softplus(self.slope)) * noise
 
-    def given(self, context: Float[Tensor, "k n c"]) -> Rising:
-        """The generator as a function of the noise alone."""
-        return lambda noise: self(context, noise)
+    @torch.no_grad()
+    def folded(self) -> "FoldedGenerator":
+        """The same function in use, for as long as no weight changes."""
+        *layers, last = cast(list[MonotoneLinear], list(self.linear))
+        norms = cast(list[StackedBatchNorm], list(self.norm))
+        maps = [_folded(linear, norm) for linear, norm in zip(layers, norms, strict=True)]
+        signs = [getattr(self, f"sign_{i}") for i in range(len(norms))]
+        return FoldedGenerator([*maps, (last.weight(), last.bias)], signs, LEAST_SLOPE + F.softplus(self.slope))
+
+
+class FoldedGenerator(WholeGenerator):
+    """A `PaperGenerator` in use, with all that does not depend on the row worked out once: linear maps and clamps.
+
+        γ·(x·W + b − mean)/√(variance + ε) + β = x·W' + b',    ReLU(z) = clamp(z, 0, ∞),    −ReLU(−z) = clamp(z, −∞, 0)
+
+    A rollout of thousands of steps would otherwise take every exponential of every weight anew at each of them, and
+    pass over every layer eight times instead of once.
+    """
+
+    def __init__(
+        self,
+        maps: Sequence[tuple[Float[Tensor, "k _ _"], Float[Tensor, "k 1 _"]]],
+        signs: Sequence[Float[Tensor, " _"]],
+        slope: Float[Tensor, "k 1 d"],
+    ) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(_as_linear(*pair) for pair in maps)
+        self.slope = nn.Parameter(slope, requires_grad=False)
+        for i, sign in enumerate(signs):
+            self.register_buffer(f"least_{i}", torch.where(sign > 0, 0.0, -torch.inf), persistent=False)
+            self.register_buffer(f"most_{i}", torch.where(sign > 0, torch.inf, 0.0), persistent=False)
+
+    def forward(self, context: Float[Tensor, "k n c"], noise: Float[Tensor, "k n d"]) -> Float[Tensor, "k n d"]:
+        hidden = torch.cat([context, noise], -1)
+        for i, layer in enumerate(self.layers[:-1]):
+            hidden = layer(hidden).clamp_(getattr(self, f"least_{i}"), getattr(self, f"most_{i}"))
+        return torch.addcmul(self.layers[-1](hidden), self.slope, noise)
+
+
+def _folded(linear: MonotoneLinear, norm: StackedBatchNorm) -> tuple[Float[Tensor, "k i o"], Float[Tensor, "k 1 o"]]:
+    """A linear map and the batch norm behind it, by its running statistics, as one map."""
+    scale = norm.weight * torch.rsqrt(norm.running_variance + norm.epsilon)
+    return linear.weight() * scale, (linear.bias - norm.running_mean) * scale + norm.bias
+
+
+def _as_linear(weight: Float[Tensor, "k i o"], bias: Float[Tensor, "k 1 o"]) -> StackedLinear:
+    layer = StackedLinear(0, 0, 0)
+    layer.weight, layer.bias = (nn.Parameter(part, requires_grad=False) for part in (weight, bias))
+    return layer
 
 
 class DiagonalGenerator(nn.Module):

@@ -21,7 +21,7 @@ from counterpoint.data.transitions import Transitions, Windows
 from counterpoint.errors import require
 from counterpoint.model import SubjectFactors, Tracker
 from counterpoint.nets.learner import Learner
-from counterpoint.nets.monotone import DiagonalGenerator, PaperGenerator
+from counterpoint.nets.monotone import DiagonalGenerator, FoldedGenerator, PaperGenerator
 from counterpoint.nets.optimizers import adam
 from counterpoint.nets.stacked import StackedBatchNorm, StackedMLP, Standardizer
 from counterpoint.nets.training import Schedule
@@ -100,7 +100,7 @@ class AdversarialMechanism(StructuralMechanism):
 
     def __init__(
         self,
-        generator: PaperGenerator | DiagonalGenerator,
+        generator: PaperGenerator | FoldedGenerator | DiagonalGenerator,
         encoder: PaperEncoder | ConditionalEncoder,
         shape: tuple[int, int, int],
         inversion: bool,
@@ -124,6 +124,14 @@ class AdversarialMechanism(StructuralMechanism):
     def predict(self, context: Tensor, state: Tensor, noise: Tensor) -> Tensor:
         y = self.target.inverse(self.generator(self.context(context), noise))
         return state + y if self.change else y
+
+    def for_rollouts(self) -> "AdversarialMechanism":
+        if not isinstance(self.generator, PaperGenerator):
+            return self
+        shape, generator = (self.members, self.context_width, self.noise_width), self.generator.folded()
+        folded = AdversarialMechanism(generator, self.encoder, shape, self.inversion, self.change, self.factor)
+        folded.context, folded.target = self.context, self.target
+        return folded.eval()
 
     @torch.no_grad()
     def subjects(self, rows: Transitions) -> Float[Tensor, "n t"]:

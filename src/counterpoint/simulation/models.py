@@ -128,7 +128,8 @@ def _stacked(models: Sequence[Model]) -> Mechanism:
     first = models[0]
     weights = first.recipe.joined([model.mechanism.state_dict() for model in models])
     members = sum(model.mechanism.members for model in models)
-    return with_weights(first.recipe.build(len(first.state_names), first.mechanism.context_width, members), weights)
+    whole = first.recipe.build(len(first.state_names), first.mechanism.context_width, members)
+    return with_weights(whole, weights).for_rollouts()
 
 
 Source = Callable[[int, int, int, torch.Generator], Float[Tensor, "t m n u"]]
