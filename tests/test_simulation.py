@@ -17,6 +17,7 @@ from counterpoint.errors import CounterpointError
 from counterpoint.model import Model, SubjectFactors
 from counterpoint.nets.laws import Gaussian, Mixture, SkewedSpline, Spline
 from counterpoint.nets.likelihood import Likelihood
+from counterpoint.nets.monotone import FoldedGenerator
 from counterpoint.nets.training import Schedule
 from counterpoint.scm.auto import Choice
 from counterpoint.scm.density import DensitySCM
@@ -57,6 +58,9 @@ def test_every_world_is_one_member_of_one_scm(name: str) -> None:
     models = recipe.fit_many([Job(rows, seed) for seed in range(3)])
     simulator, members = ModelSimulator(models), models[0].mechanism.members
     assert simulator.members == members
+    assert (name == "bicogan") == any(
+        isinstance(part, FoldedGenerator) for part in simulator.stacks[0].mechanism.modules()
+    )
     state = torch.stack([rows.state[i : i + 5 * members] for i in range(3)])
     action = torch.stack([rows.action[i : i + 5 * members] for i in range(3)])
     stepped = step(simulator, state, action, simulator.fresh(5 * members, 0)(0))

@@ -1,0 +1,74 @@
+"""What a step in the paper's BiCoGAN costs: `python benchmarks/generator_speed.py --device cuda [--models 160]`.
+
+The generator as it is trained, folded for rollouts, and folded with factors rounded to ten bits (TF32, on a GPU), in
+one run on the same rows; errors are relative to double precision. The last line is JSON.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from counterpoint.nets.learner import tf32_products
+from counterpoint.nets.monotone import PaperGenerator
+from counterpoint.nets.stacked import StackedBatchNorm, initialise
+from counterpoint.report.results import markdown_table, provenance
+from counterpoint.scm.bicogan import BiCoGAN
+from counterpoint.seeding import generator
+
+STATE, CONTEXT = 4, 5
+"""Columns of CartPole's state, and with its action."""
+
+
+def started(models: int, device: str) -> PaperGenerator:
+    """Untrained generators of the paper's widths, with the statistics of some rows."""
+    network = PaperGenerator(models, CONTEXT, STATE, BiCoGAN().generator_hidden)
+    initialise(network, list(range(models)))
+    for norm in network.norm:
+        assert isinstance(norm, StackedBatchNorm)
+        norm.momentum = 1.0
+    random = generator(0)
+    with torch.no_grad():
+        network(torch.randn(models, 256, CONTEXT, generator=random), torch.randn(models, 256, STATE, generator=random))
+    return network.to(device).eval()
+
+
+@torch.no_grad()
+def timed(how: str, step: Callable[[], Tensor], truth: Tensor, steps: int) -> dict[str, Any]:
+    """Seconds a step, and how far it is from the truth."""
+    error = float((step().double() - truth).norm() / truth.norm())
+    wait = torch.cuda.synchronize if truth.is_cuda else lambda: None
+    wait()
+    begun = time.perf_counter()
+    for _ in range(steps):
+        step()
+    wait()
+    return {"generator": how, "milliseconds a step": 1e3 * (time.perf_counter() - begun) / steps, "error": error}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    for name, number in (("models", 2), ("rows", 1920), ("steps", 10)):
+        parser.add_argument(f"--{name}", type=int, default=number)
+    told = parser.parse_args()
+    network, random = started(told.models, told.device), generator(1)
+    given = [torch.randn(told.models, told.rows, width, generator=random).to(told.device) for width in (CONTEXT, STATE)]
+    with torch.no_grad():
+        truth, folded = network.double()(*(table.double() for table in given)), network.float().folded()
+    table = [timed("as trained", lambda: network(*given), truth, told.steps)]
+    table.append(timed("folded", lambda: folded(*given), truth, told.steps))
+    if told.device == "cuda":
+        with tf32_products():
+            table.append(timed("folded, TF32", lambda: folded(*given), truth, told.steps))
+    print(markdown_table(table, formats={"milliseconds a step": ".2f", "error": ".1e"}))
+    print(json.dumps({**vars(told), "table": table, **provenance()}))
+
+
+if __name__ == "__main__":
+    main()
