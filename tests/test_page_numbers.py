@@ -13,8 +13,8 @@ from page_numbers import found_in, mismatches, pages, rewritten, unbound
 SD = "sd.csv; mean return_selected; method=A"
 LEAST = 1100
 MOST_UNBOUND = {
-    "README.md": 5, "beyond.md": 5, "evaluation.md": 28, "paper_to_code.md": 12, "quickstart.md": 1, "report.md": 3,
-    "reproduction.md": 5, "sepsis.md": 56, "subjects.md": 6, "tables.md": 9,
+    "README.md": 5, "beyond.md": 5, "evaluation.md": 25, "paper_to_code.md": 12, "quickstart.md": 1, "report.md": 3,
+    "reproduction.md": 5, "sepsis.md": 53, "subjects.md": 6, "tables.md": 9,
 }  # fmt: skip
 """Numbers of a page that no file holds and no script beside them prints; may fall, must not rise."""
 
