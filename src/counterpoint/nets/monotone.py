@@ -125,7 +125,7 @@ class FoldedGenerator(WholeGenerator):
         γ·(x·W + b − mean)/√(variance + ε) + β = x·W' + b',    ReLU(z) = clamp(z, 0, ∞),    −ReLU(−z) = clamp(z, −∞, 0)
 
     A rollout of thousands of steps would otherwise take every exponential of every weight anew at each of them, and
-    pass over every layer eight times instead of once.
+    pass over every layer several times instead of once.
     """
 
     def __init__(

@@ -73,7 +73,7 @@ class Search(ModelBased):
     """Price, in units of the reward, of every step whose state and action are unlike all of the log; 0 for none."""
     allow_tf32: bool = False
     """Whether a GPU may round the factors of matrix products to ten bits (TF32) where candidates are tried, not where
-    the policy is chosen among them: several times as fast in a model of wide networks."""
+    the policy is chosen among them: twice as fast in a model of wide networks."""
 
     def __post_init__(self) -> None:
         check_settings(self)
