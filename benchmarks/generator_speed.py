@@ -57,6 +57,10 @@ def main() -> None:
     for name, number in (("models", 2), ("rows", 1920), ("steps", 10)):
         parser.add_argument(f"--{name}", type=int, default=number)
     told = parser.parse_args()
+    if told.device == "cuda" and not torch.cuda.is_available():
+        parser.error("no CUDA device is available here; use --device cpu")
+    if min(told.models, told.rows, told.steps) < 1:
+        parser.error("--models, --rows and --steps must be 1 or more")
     network, random = started(told.models, told.device), generator(1)
     given = [torch.randn(told.models, told.rows, width, generator=random).to(told.device) for width in (CONTEXT, STATE)]
     with torch.no_grad():

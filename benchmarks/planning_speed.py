@@ -35,6 +35,10 @@ def main() -> None:
     for name, number in (("policies", 20), ("episodes", 50), ("trials", 250)):
         parser.add_argument(f"--{name}", type=int, default=number)
     told = parser.parse_args()
+    if told.device == "cuda" and not torch.cuda.is_available():
+        parser.error("no CUDA device is available here; use --device cpu")
+    if min(told.policies, told.episodes, told.trials) < 1:
+        parser.error("--policies, --episodes and --trials must be 1 or more")
     task = cp.CartPole()
     jobs = [cp.Job(cp.simulate(task, cp.random_policy(task), told.trials, 20, i), i) for i in range(told.policies)]
     policies = [each.selected for each in cp.PETS().fit_many(jobs, task, device=told.device)]
