@@ -1,0 +1,80 @@
+"""The range that the return of an episode can have, from declared rewards or from those of a log.
+
+    n steps, of which the last may end the episode:  low = min_n Σ_{t<n-1} γ^t·a + γ^{n-1}·min(a, c),   n = 1 … L
+
+a and c are the smallest rewards of rows that go on and of rows that end with an outcome, L the longest episode; the
+largest return likewise with the largest rewards.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from counterpoint.data.transitions import Transitions
+from counterpoint.errors import require
+from counterpoint.settings import Positive, Share, checked
+
+
+@dataclass(frozen=True)
+class ReturnRange:
+    """The smallest and the largest return that an episode can have; an estimate outside is an error of its model."""
+
+    low: float
+    high: float
+    declared: bool = False
+    """Whether the user gave the range of the rewards, or the rewards of the log did."""
+
+    def clip(self, returns: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """The returns, those outside the range moved to its nearer end; NaN stays NaN."""
+        return returns.clamp(self.low, self.high)
+
+    def holds(self, value: float) -> bool:
+        """Whether a return is possible, rounding aside."""
+        slack = 1e-6 * max(1.0, abs(self.low), abs(self.high))
+        return self.low - slack <= value <= self.high + slack
+
+    def __str__(self) -> str:
+        source = "declared rewards" if self.declared else "the log's rewards"
+        return f"{self.low:.4g} to {self.high:.4g} by {source}"
+
+
+@checked
+def possible_returns(
+    rows: Transitions,
+    discount: Share = 1.0,
+    reward_range: tuple[float, float] | None = None,
+    horizon: Positive | None = None,
+) -> ReturnRange:
+    """The range of returns of episodes like those of `rows`.
+
+    Args:
+        rows: A log; its real rows give the range of the rewards and the length of the longest episode.
+        discount: Discount per step.
+        reward_range: Smallest and largest reward of a step where the user declared them.
+        horizon: Steps of the longest episode; None for that of the log.
+    """
+    real = rows.real
+    require(len(real) > 0, "the log has no rows, so that no range of returns can be told from it; give rows")
+    length = int(real.step.max()) + 1 if horizon is None else horizon
+    low, high, low_end, high_end = _rewards(real, reward_range)
+    steps = torch.arange(length, dtype=torch.float64)
+    weight = discount**steps
+    before = weight.cumsum(0) - weight
+    smallest = before * low + weight * min(low, low_end)
+    largest = before * high + weight * max(high, high_end)
+    return ReturnRange(float(smallest.min()), float(largest.max()), reward_range is not None)
+
+
+def _rewards(real: Transitions, declared: tuple[float, float] | None) -> tuple[float, float, float, float]:
+    """The smallest and largest reward of rows that go on, and of rows that end with an outcome."""
+    if declared is not None:
+        require(
+            declared[0] <= declared[1], f"the reward range {declared} begins above its end; give the smaller one first"
+        )
+        return (*declared, *declared)
+    going = real.reward[~real.terminated].double()
+    ending = real.reward[real.terminated].double()
+    going, ending = (going if len(going) else ending), (ending if len(ending) else going)
+    return float(going.min()), float(going.max()), float(ending.min()), float(ending.max())
