@@ -52,5 +52,8 @@ def test_a_longer_horizon_widens_the_range() -> None:
 def test_estimates_are_clipped_to_the_range() -> None:
     possible = ReturnRange(-20.0, 0.0)
     clipped = possible.clip(torch.tensor([-31_400.0, -5.0, 74.0, torch.nan]))
-    assert clipped[:3].tolist() == [-20.0, -5.0, 0.0] and bool(clipped[3].isnan())
-    assert possible.holds(0.0) and possible.holds(-20.0) and not possible.holds(0.1)
+    assert clipped[:3].tolist() == [-20.0, -5.0, 0.0]
+    assert bool(clipped[3].isnan())
+    assert possible.holds(0.0)
+    assert possible.holds(-20.0)
+    assert not possible.holds(0.1)
