@@ -3,6 +3,7 @@
 No message holds a value of a row: DuckDB's own messages quote the line that it could not read.
 """
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,7 +66,8 @@ def open_source(connection: "duckdb.DuckDBPyConnection", raw: Path | str) -> Sou
         return _open_folder(connection, path)
     require(
         path.is_file(),
-        f"'{path}' does not exist; name the folder of MIMIC-III's CSV files, a DuckDB file or postgresql://…",
+        f"'{path}' {'is no regular file' if path.exists() else 'does not exist'}; name the folder of MIMIC-III's CSV"
+        " files, a DuckDB file or postgresql://…",
     )
     return _open_database(connection, path)
 
@@ -74,7 +76,7 @@ def _open_folder(connection: "duckdb.DuckDBPyConnection", folder: Path) -> Sourc
     files = {name: _file_of(folder, name) for name in TABLES}
     for name, file in files.items():
         # Everything as text: types that DuckDB guesses from the first rows differ from file to file.
-        table = f"read_csv({quoted(str(file))}, header=true, all_varchar=true, delim=',', quote='\"', escape='\"')"
+        table = _csv(file)
         _make_view(connection, name, table, _columns(connection, table, file), str(file))
         empty = name in NEEDED and not connection.execute(f"SELECT 1 FROM words_{name} LIMIT 1").fetchall()
         require(not empty, f"'{file}' has no row; download it again")
@@ -82,10 +84,19 @@ def _open_folder(connection: "duckdb.DuckDBPyConnection", folder: Path) -> Sourc
     return Source({n: [files[n].name, s.st_size, s.st_mtime_ns] for n, s in states.items()}, BROKEN_FILE, files)
 
 
+def _csv(file: Path) -> str:
+    """The call that reads this one file: DuckDB takes *, ? and [ in a path for patterns, and a folder called
+    subject_id=1 for a column."""
+    path = quoted(re.sub(r"([*?\[])", r"[\1]", str(file)))
+    options = "header=true, all_varchar=true, delim=',', quote='\"', escape='\"', hive_partitioning=false"
+    return f"read_csv({path}, {options})"
+
+
 def _file_of(folder: Path, name: str) -> Path:
     found = sorted(file for file in folder.iterdir() if file.name.lower() in (f"{name}.csv", f"{name}.csv.gz"))
     require(bool(found), f"'{folder}' has no {name.upper()}.csv or {name.upper()}.csv.gz; download all of MIMIC-III")
     require(len(found) == 1, f"'{folder}' has both '{found[0].name}' and '{found[-1].name}'; leave one of them there")
+    require(found[0].is_file(), f"'{found[0]}' is no regular file but a pipe, a device or a folder; put the file there")
     return found[0]
 
 
