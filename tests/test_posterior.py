@@ -33,6 +33,13 @@ def test_the_posterior_is_that_of_automatic_relevance_determination() -> None:
     torch.testing.assert_close(spread, torch.full((2,), (1 / theirs.alpha_ / 80) ** 0.5).double(), rtol=0.25, atol=0)
 
 
+def test_the_noise_variance_counts_degrees_of_freedom() -> None:
+    """1, 2 and 3 around their own mean: 2 squared over 3 − 1, and the mean's variance is a third of it."""
+    mean, covariance, variance = linear_posterior(torch.ones(1, 3, 1), torch.tensor([[[1.0], [2.0], [3.0]]]))
+    found = torch.stack([mean.flatten(), variance.flatten(), covariance.flatten()])
+    torch.testing.assert_close(found[:, 0], torch.tensor([2.0, 1.0, 1 / 3]).double(), atol=1e-6, rtol=0)
+
+
 def test_what_says_nothing_is_left_out_and_not_guessed_at() -> None:
     x, y = regression(40, seed=3)
     mean, covariance, _ = linear_posterior(x, y)
