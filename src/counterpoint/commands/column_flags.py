@@ -1,6 +1,6 @@
 """How a command is told what is in a user's table."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from counterpoint.commands.console import say
@@ -8,6 +8,7 @@ from counterpoint.data.doses import Bins
 from counterpoint.data.knowledge import Knowledge
 from counterpoint.data.missing import Method
 from counterpoint.data.reader import Gaps, Last, Outcome, Reader
+from counterpoint.data.return_range import check_rewards
 from counterpoint.data.storage import read
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError, require
@@ -73,11 +74,14 @@ class Columns:
     """State and action columns that change sign, or side, together in a mirror symmetry of the dynamics."""
     computed: tuple[str, ...] = ()
     """State columns that follow from the others of the same moment: scores, ratios, sums."""
+    reward_range: str = ""
+    """Smallest and largest reward that a row can have, as -100:0. Estimates of returns are held to what it allows;
+    without it, to what the logged rewards allow."""
 
     def read(self, path: Path, held_out: float, seed: int) -> Transitions:
         """The table as transitions; what was done to it is said."""
         if not self.subject:
-            return read(path)
+            return self._declared(read(path))
         missing = [name for name in ("time", "state", "action", "reward") if not getattr(self, name)]
         require(
             not missing,
@@ -88,6 +92,15 @@ class Columns:
         for note in notes:
             say(f"note: {note}")
         return rows
+
+    def _declared(self, rows: Transitions) -> Transitions:
+        """Rows that counterpoint wrote, with the range of rewards that is declared now."""
+        declared = _reward_range(self.reward_range)
+        if declared is None:
+            return rows
+        check_rewards(rows.reward, declared)
+        knowledge = replace(rows.schema.knowledge, reward_range=declared)
+        return replace(rows, schema=replace(rows.schema, knowledge=knowledge))
 
     def reader(self) -> Reader:
         """The same choices as a recipe."""
@@ -105,7 +118,8 @@ class Columns:
 
     def _knowledge(self) -> Knowledge:
         circles = tuple(_circle(word) for word in self.circles)
-        return Knowledge(tuple(map(_bounds, self.bounds)), self.whole, circles, self.mirror, computed=self.computed)
+        bounds, rewards = tuple(map(_bounds, self.bounds)), _reward_range(self.reward_range)
+        return Knowledge(bounds, self.whole, circles, self.mirror, computed=self.computed, reward_range=rewards)
 
 
 def _pairs(words: tuple[str, ...]) -> list[tuple[str, str]]:
@@ -121,6 +135,16 @@ def _bounds(word: str) -> tuple[str, float, float]:
         raise CounterpointError(f"--bounds {word} is not understood; give COLUMN=LOWEST,HIGHEST") from None
     require(column != "", f"--bounds {word} names no column; write COLUMN={rest}")
     return column, low, high
+
+
+def _reward_range(word: str) -> tuple[float, float] | None:
+    if not word:
+        return None
+    try:
+        low, high = map(float, word.split(":"))
+    except ValueError:
+        raise CounterpointError(f"--reward-range {word} is not understood; give LOWEST:HIGHEST, as -100:0") from None
+    return low, high
 
 
 def _circle(word: str) -> tuple[str, str]:

@@ -9,6 +9,7 @@ import tyro
 from counterpoint.commands.column_flags import Columns
 from counterpoint.commands.console import Saving, say, watching
 from counterpoint.dynamics.outcome import Outcome
+from counterpoint.errors import require
 from counterpoint.runs import Run
 from counterpoint.scm.auto import Auto, Choice
 from counterpoint.scm.bicogan import BiCoGAN, ConditionalBiCoGAN
@@ -51,6 +52,10 @@ class Fit:
 
     def execute(self) -> None:
         run = Run(self.run)
+        require(
+            self.data is not None or not self.columns.reward_range,
+            "--reward-range is declared with the table; give --data too",
+        )
         asked = HELD_OUT if self.held_out is None else self.held_out
         table = self.columns.read(self.data, asked, self.seed) if self.data is not None else run.data
         new = self.data is not None and not (run.has("split") and table.fingerprint == run.data.fingerprint)

@@ -84,8 +84,8 @@ def from_dataframe(
     `Bins` cut amounts into doses; several columns make a product. A single numeric column with a `Discrete` of wider
     features holds the action's index.
 
-    `knowledge` declares bounds, whole numbers, cosines and sines of angles, and a mirror symmetry (see `Knowledge`):
-    rows that are not so are refused, and every imagined row is so.
+    `knowledge` declares bounds, whole numbers, cosines and sines of angles, the range of the reward, and a mirror
+    symmetry (see `Knowledge`): rows that are not so are refused, and every imagined row is so.
 
     Fills and cuts are learned without the subjects that `rows.split(held_out, seed)` keeps aside. `like=rows.schema`
     reads another table exactly as one before, and nothing else need be said.

@@ -36,11 +36,15 @@ class Knowledge:
     computed: tuple[str, ...] = ()
     """State columns that follow from the others of the same moment and from what they were before: scores, ratios,
     sums. How, is learned; a model that knows it keeps an imagined score with the imagined values it is made of."""
+    reward_range: tuple[Finite, Finite] | None = None
+    """Smallest and largest reward that a step can have; None where it is not known."""
 
     def __post_init__(self) -> None:
         check_settings(self)
         for name, low, high in self.bounds:
             require(low < high, f"the bounds of '{name}' are {low} and {high}; give the lower one first")
+        if self.reward_range is not None:
+            check_range(self.reward_range)
 
     @property
     def held(self) -> tuple[str, ...]:
@@ -132,6 +136,12 @@ def mirrored_actions(
     """Actions on the other side of the middle of their space."""
     middle = (torch.tensor(space.low) + torch.tensor(space.high)) / 2
     return middle + signs * (action - middle)
+
+
+def check_range(rewards: tuple[float, float]) -> None:
+    """Raise one line where a range of rewards begins above its end."""
+    low, high = rewards
+    require(low <= high, f"the reward range {low:g} to {high:g} begins above its end; give the smaller one first")
 
 
 @lru_cache(maxsize=64)

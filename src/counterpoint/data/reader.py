@@ -14,6 +14,7 @@ from counterpoint.data.knowledge import Knowledge
 from counterpoint.data.lags import with_lags, without_lags
 from counterpoint.data.layout import Layout, changes, lay_out
 from counterpoint.data.missing import Method, carried, filled, learn_fills, own_value, steady
+from counterpoint.data.return_range import check_rewards
 from counterpoint.data.schema import Column, Schema
 from counterpoint.data.spaces import ActionSpace, Box
 from counterpoint.data.state_columns import read_states
@@ -109,7 +110,11 @@ class Reader:
         """
         columns = self._open(table, [*self.action, self.reward, *self.next_state, *self.done, self.truncated])
         layout = lay_out(columns, self)
-        return self._loaded(columns, layout, layout.needed(), (held_out, seed), like)
+        loaded = self._loaded(columns, layout, layout.needed(), (held_out, seed), like)
+        declared = loaded.rows.schema.knowledge.reward_range
+        if declared is not None:
+            check_rewards(loaded.rows.reward, declared, self.reward)
+        return loaded
 
     def read_record(self, table: Any, like: Schema) -> Loaded:
         """The records of subjects who are still treated, read as the table of `like` was, by this reader.

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from counterpoint.data.knowledge import ROUNDED, check_range
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import require
 from counterpoint.settings import Positive, Share, checked
@@ -52,7 +53,7 @@ def possible_returns(
     Args:
         rows: A log; its real rows give the range of the rewards and the length of the longest episode.
         discount: Discount per step.
-        reward_range: Smallest and largest reward of a step where the user declared them.
+        reward_range: Smallest and largest reward of a step where the user declared them; rewards outside are refused.
         horizon: Steps of the longest episode; None for that of the log.
     """
     real = rows.real
@@ -70,11 +71,22 @@ def possible_returns(
 def _rewards(real: Transitions, declared: tuple[float, float] | None) -> tuple[float, float, float, float]:
     """The smallest and largest reward of rows that go on, and of rows that end with an outcome."""
     if declared is not None:
-        require(
-            declared[0] <= declared[1], f"the reward range {declared} begins above its end; give the smaller one first"
-        )
+        check_rewards(real.reward, declared)
         return (*declared, *declared)
     going = real.reward[~real.terminated].double()
     ending = real.reward[real.terminated].double()
     going, ending = (going if len(going) else ending), (ending if len(ending) else going)
     return float(going.min()), float(going.max()), float(ending.min()), float(ending.max())
+
+
+def check_rewards(reward: Float[Tensor, " n"], declared: tuple[float, float], column: str = "reward") -> None:
+    """Raise one line where logged rewards lie outside the declared range, rounding aside."""
+    check_range(declared)
+    low, high = declared
+    slack = ROUNDED * max(1.0, abs(low), abs(high))
+    wrong = int(((reward < low - slack) | (reward > high + slack)).sum())
+    require(
+        not wrong,
+        f"{wrong} rewards in '{column}' are outside the declared range {low:g} to {high:g}; correct the rows or"
+        " the declaration",
+    )

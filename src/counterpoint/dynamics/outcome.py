@@ -22,6 +22,8 @@ from torch import Tensor, nn
 
 from counterpoint.artifacts import Artifact, Saved, device_of
 from counterpoint.data.jobs import Job, Origin, check_fittable, context, identity, spread_levels
+from counterpoint.data.knowledge import check_range
+from counterpoint.data.return_range import check_rewards
 from counterpoint.data.schema import Schema
 from counterpoint.data.shapes import Action, Reward, State
 from counterpoint.data.transitions import GOES_ON, Transitions
@@ -33,7 +35,7 @@ from counterpoint.nets.likelihood import Likelihood, fit_by_likelihood
 from counterpoint.nets.stacked import unstack, with_weights
 from counterpoint.nets.training import Monitor
 from counterpoint.seeding import derive
-from counterpoint.settings import Amount, Share, Widths, check_settings, checked
+from counterpoint.settings import Amount, Finite, Share, Widths, check_settings, checked
 from counterpoint.tasks.base import Conclusion, Task
 
 CLEARLY = 0.95
@@ -60,6 +62,11 @@ class LearnedTask(nn.Module, Task, Artifact):
         self.recipe, self.heads, self.schema = recipe, heads.eval(), schema
         self.discount, self.origin, self.outcome_names, self.horizon = recipe.discount, origin, outcome_names, horizon
         self.ends_in_next_state = bool(heads.after_intercept[:, 1:].isfinite().any())
+
+    @property
+    def reward_range(self) -> tuple[float, float] | None:
+        """Smallest and largest reward of a step, where they were declared."""
+        return self.recipe.reward_range or self.schema.knowledge.reward_range
 
     @torch.no_grad()
     def reward(self, state: State, action: Action, next_state: State) -> Reward:
@@ -97,7 +104,7 @@ class LearnedTask(nn.Module, Task, Artifact):
         for k in (*range(outcomes), GOES_ON):
             known = k == GOES_ON or self.ends_in_next_state
             rewards.append(self._reward(state, action, next_state, k) if known else torch.zeros_like(survives))
-        return torch.stack(probability, -1), torch.stack(rewards, -1)
+        return torch.stack(probability, -1), self._possible(torch.stack(rewards, -1))
 
     def weights(self) -> dict[str, Tensor]:
         return self.heads.state_dict()
@@ -114,7 +121,12 @@ class LearnedTask(nn.Module, Task, Artifact):
         which = state.new_zeros(*state.shape[:-1], len(self.outcome_names))
         if outcome != GOES_ON:
             which[..., outcome] = 1.0
-        return _apply(self.heads.reward.point, torch.cat([state, action, next_state, which], -1))[..., 0]
+        found = _apply(self.heads.reward.point, torch.cat([state, action, next_state, which], -1))[..., 0]
+        return self._possible(found)
+
+    def _possible(self, reward: Tensor) -> Tensor:
+        """Rewards, those outside the declared range moved to its nearer end."""
+        return reward if self.reward_range is None else reward.clamp(*self.reward_range)
 
 
 def _apply(function: Any, told: Float[Tensor, "*n c"]) -> Tensor:
@@ -135,9 +147,14 @@ class Outcome:
     """Penalty of the linear reward of rows without a next state, in rows' worth of evidence a column."""
     likelihood: Likelihood = Likelihood()
     """How the networks are fitted."""
+    reward_range: tuple[Finite, Finite] | None = None
+    """Smallest and largest reward of a step, to which learned rewards are held; None for what the table's schema
+    declares (`Knowledge.reward_range`), if anything."""
 
     def __post_init__(self) -> None:
         check_settings(self)
+        if self.reward_range is not None:
+            check_range(self.reward_range)
 
     @checked
     def fit(self, data: Transitions, seed: int = 0, monitor: Monitor = Monitor(), device: str = "cpu") -> LearnedTask:
@@ -189,7 +206,10 @@ class Fitting:
 
     def __init__(self, how: Outcome, jobs: Sequence[Job], monitor: Monitor, device: str) -> None:
         self.how, self.monitor, self.device = how, monitor, device_of(device)
-        self.tables, self.seeds = [_tables(job.data) for job in jobs], [derive(job.seed, "outcome") for job in jobs]
+        self.tables, self.seeds = (
+            [_tables(job.data, how.reward_range) for job in jobs],
+            [derive(job.seed, "outcome") for job in jobs],
+        )
         first = jobs[0].data
         self.shape = first.schema.spread_width, first.action.shape[1], len(first.outcome_names)
         self.identity = identity(how, jobs)
@@ -215,9 +235,9 @@ class Fitting:
         return network(name, members, *self.shape, hidden)
 
 
-def _tables(data: Transitions) -> dict[str, dict[str, Tensor]]:
+def _tables(data: Transitions, declared: tuple[float, float] | None) -> dict[str, dict[str, Tensor]]:
     check_fittable(data.real)
-    _check_reward(data)
+    _check_reward(data, declared)
     real, outcomes = data.real, len(data.outcome_names)
     rows, code = real.with_next(), torch.where(real.has_next, GOES_ON, real.outcome)
     ends = torch.nn.functional.one_hot(rows.outcome + 1, outcomes + 1)[:, 1:].to(rows.state)
@@ -239,7 +259,10 @@ def _classes(outcome: Tensor) -> Float[Tensor, "n 1"]:
     return (outcome + 1).float()[:, None]
 
 
-def _check_reward(data: Transitions) -> None:
+def _check_reward(data: Transitions, declared: tuple[float, float] | None) -> None:
     bad = (~data.reward.isfinite() & ~data.imagined).nonzero()
     if len(bad):
         raise CounterpointError(f"the reward is not finite at row {int(bad[0])}; fill or drop such rows")
+    declared = declared or data.schema.knowledge.reward_range
+    if declared is not None:
+        check_rewards(data.reward[~data.imagined], declared)
