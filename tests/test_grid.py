@@ -142,7 +142,8 @@ def test_the_code_of_a_cell_is_what_makes_its_numbers(tmp_path: Path, monkeypatc
     """A change in any file that a number may depend on is another version; one in what shows or starts it is not."""
     root = tmp_path / "counterpoint"
     matters = ("data/jobs.py", "nets/laws.py", "model.py", "tasks/tumour.py", "policies/d3qn.py")
-    shows = ("experiments/grid.py", "report/style.py", "commands/demo.py", "cli.py", "library.py")
+    matters += ("experiments/sepsis_findings.py", "experiments/hd.py", "experiments/runner.py")
+    shows = ("experiments/executors.py", "report/style.py", "commands/demo.py", "cli.py", "library.py")
     for name in (*matters, *shows):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("one\n")

@@ -14,7 +14,7 @@ from counterpoint.data.jobs import Job
 from counterpoint.errors import CounterpointError
 from counterpoint.experiments import hd
 from counterpoint.experiments.executors import InProcess
-from counterpoint.experiments.grid import Protocol
+from counterpoint.experiments.grid import Behaviour, Protocol
 from counterpoint.experiments.groups import (
     Cell,
     GroupAccuracy,
@@ -28,7 +28,7 @@ from counterpoint.experiments.hd_arms import HDArm, hd_arms
 from counterpoint.nets.training import Schedule
 from counterpoint.policies.base import Learned
 from counterpoint.policies.d3qn import D3QN
-from counterpoint.report.hd import means
+from counterpoint.report.hd import hd_page, means
 from counterpoint.report.results import read_csv
 from counterpoint.scm.random_effects import RandomEffects
 from counterpoint.tasks.cartpole import PLANETS
@@ -156,3 +156,22 @@ def test_the_experiment_with_groups_writes_its_files(tmp_path: Path):
     assert len(rows) == 4
     assert replace(experiment).run(tmp_path, InProcess()) == rows
     assert {"groups.csv", "groups.md", "groups.png", "groups.settings.json"} <= {p.name for p in tmp_path.iterdir()}
+
+
+def test_differences_on_the_page_are_of_means():
+    """One seed of eight far from the others moves the mean of the differences, not their interquartile mean."""
+    scores = {"CTRL_p": [10.0] * 7 + [90.0], "D3QN": [10.0] * 8}
+    rows = [
+        {"method": method, "planet": planet, "seed": seed, "return_selected": value}
+        for method, values in scores.items()
+        for seed, value in enumerate(values)
+        for planet in PLANETS
+    ]
+    assert "| CTRL_p | D3QN | 10.0 [" in hd_page(rows, "random", "hd")
+
+
+@pytest.mark.parametrize(("name", "behaviour"), [("hd", "random"), ("hd-nonrandom", "non-random")])
+def test_the_kept_page_is_that_of_the_kept_rows(name: str, behaviour: Behaviour):
+    results = Path(__file__).parents[1] / "results"
+    rows = read_csv(results / f"{name}.csv", ("commit",))
+    assert (results / f"{name}.md").read_text() == hd_page(rows, behaviour, name)

@@ -8,7 +8,7 @@ import pytest
 import keep_benchmark
 import number_specs
 from number_specs import SpecificationError, answers
-from page_numbers import found_in, mismatches, pages, rewritten, unbound
+from page_numbers import false_claims, found_in, mismatches, pages, rewritten, unbound
 
 SD = "sd.csv; mean return_selected; method=A"
 LEAST = 1100
@@ -35,6 +35,32 @@ def test_every_number_is_its_files() -> None:
     wrong = [f"{path.name}: {line}" for path in pages() for line in mismatches(path.read_text())]
     assert not wrong, "\n".join([*wrong, "run: python tools/page_numbers.py --write"])
     assert sum(each.count for path in pages() for each in found_in(path.read_text())) >= LEAST
+
+
+@pytest.mark.parametrize("path", pages(), ids=lambda path: path.name)
+def test_claims_in_words_hold(path: Path) -> None:
+    assert not false_claims(path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("claim", "true"),
+    [
+        (f"{SD}; trials=5 / 10 > sd.csv; mean return_selected; method=B; trials=5 / 10", True),
+        (f"{SD}; trials=5 / 10 > 56", False),
+        (f"{SD}; trials=5 / 10 < 106", True),
+        ("sd.csv; difference return_selected by seed; method=A − B; trials=5 > 0", True),
+        ("sd.csv; difference return_selected by seed; method=B − A; trials=5 > 0", False),
+    ],
+)
+def test_a_claim_holds_for_all_pairs_or_is_false(files: Path, claim: str, true: bool) -> None:
+    assert (not false_claims(f"It is above<!-- claim: {claim} --> it.")) == true
+
+
+def test_a_claim_that_compares_other_counts_is_an_error(files: Path) -> None:
+    with pytest.raises(SpecificationError, match="compares 2 numbers with 3"):
+        false_claims(
+            f"<!-- claim: {SD}; trials=5 / 10 > sd.csv; difference return_selected by seed; method=A − B; trials=5 -->"
+        )
 
 
 @pytest.mark.parametrize("path", pages(), ids=lambda path: path.name)
@@ -69,10 +95,17 @@ def test_specifications(files: Path, spec: str, wanted: list[str]) -> None:
 
 def test_figures_of_a_benchmark(files: Path) -> None:
     (files / "results" / "benchmarks").mkdir()
-    told = {"fit": {"seconds": 3.25}, "rows": [{"searched in": "a b", "x": 1.5}, {"searched in": "c", "x": 2.5}]}
+    parts = {"a": {"s": 3.0}, "b": {"s": 9.0}}
+    told = {
+        "fit": {"seconds": 3.25},
+        "parts": parts,
+        "rows": [{"searched in": "a b", "x": 1.5}, {"searched in": "c", "x": 2.5}],
+    }
     (files / "results" / "benchmarks" / "speed.json").write_text(json.dumps(told))
     assert answers("benchmarks/speed.json; mean fit.seconds; .1f") == ["3.2"]
     assert answers("benchmarks/speed.json#rows; mean x; searched in=a b / c; .1f") == ["1.5", "2.5"]
+    assert answers("benchmarks/speed.json#parts; max s") == ["9"]
+    assert answers("benchmarks/speed.json#parts; mean s; name=a") == ["3"]
     seconds, total = "benchmarks/speed.json; mean fit.seconds; .2f", "benchmarks/speed.json#rows; sum x"
     page = f"It takes 9.9<!-- {seconds} --> s and 7<!-- {total} -->."
     assert [each.wanted for each in found_in(page)] == ["3.25", "4"]

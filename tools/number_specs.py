@@ -9,7 +9,7 @@ OTHER` (of a reduction within each value of another column), and `difference COL
 expression: `return_selected - return_last`, `low <= truth <= high`.
 
 A JSON file is one row of its figures, nested ones by `outer.inner`; `benchmarks/fit_speed.json#fits` are the rows of a
-list in it.
+list in it, or of an object whose values are rows, which get their key as `name`.
 """
 
 import json
@@ -60,12 +60,18 @@ class SpecificationError(Exception):
 
 def answers(spec: str) -> list[str]:
     """The numbers that a specification stands for, as they are printed; none where no row fits."""
+    last = spec.rsplit(";", 1)[-1].strip()
+    form = last if FORMAT.fullmatch(last) else ".0f"
+    return [printed(value, form) for value in exact(spec)]
+
+
+def exact(spec: str) -> list[float]:
+    """The numbers that a specification stands for, unrounded."""
     name, what, *rest = (part.strip() for part in spec.split(";"))
-    form = rest.pop() if rest and FORMAT.fullmatch(rest[-1]) else ".0f"
     rows, values = table(name), []
-    for filters in product(*(alternatives(each) for each in rest)):
+    for filters in product(*(alternatives(each) for each in rest if not FORMAT.fullmatch(each))):
         values += reduced(rows, what, filters)
-    return [printed(value, form) for value in values]
+    return values
 
 
 def table(name: str) -> pd.DataFrame:
@@ -82,9 +88,12 @@ def read(path: Path, part: str = "") -> pd.DataFrame:
     if path.suffix == ".csv":
         return pd.read_csv(path)
     found = json.loads(path.read_text(encoding="utf-8"))
-    if part and not isinstance(found.get(part), list):
+    rows = found.get(part) if part else found
+    if part and isinstance(rows, dict):
+        rows = [{"name": name, **row} for name, row in rows.items() if isinstance(row, dict)]
+    if part and not (isinstance(rows, list) and rows):
         raise SpecificationError(f"{path.name} has no list '{part}'")
-    return pd.json_normalize(found[part] if part else found)
+    return pd.json_normalize(rows)
 
 
 def alternatives(text: str) -> list[Filter]:

@@ -5,6 +5,11 @@ A comment behind numbers says what they are (`number_specs.py`):
 
     worth 480, 499<!-- sd.csv; mean return_selected; method=CTRL_g + search; trials=5 / 10 --> of 500
 
+A claim in words is followed by what makes it true: numbers or specifications on both sides of a > or <. Where both
+sides stand for as many numbers, all pairs in order must hold; a single number stands against all.
+
+    above D3QN<!-- claim: sd.csv; mean return_selected; method=PETS; trials=5 / 10 > sd.csv; … method=D3QN; … -->
+
 A table is written whole from the comment above it: variables that run together, the head, and one line for each value,
 whose {…} are such specifications (of the table's file, unless they name another); where no row fits, a cell is empty.
 
@@ -25,12 +30,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from number_specs import DIFFERENCE, SpecificationError, answers
+from number_specs import DIFFERENCE, SpecificationError, answers, exact
 
 ROOT = Path(__file__).parents[1]
 NUMBER = re.compile(r"(?<![\w.,])[−+]?\d+(?:,\d{3})*(?:\.\d+)?%?(?!\w)")
 FILE = r"[\w./-]+\.(?:csv|json(?:#\w+)?)"
 MARKER = re.compile(rf"<!-- ({FILE}; [^\n]*?) -->")
+CLAIM = re.compile(r"<!-- claim: ([^\n]*?) ([<>]) ([^\n]*?) -->")
 TABLE = re.compile(rf"(<!-- table: ({FILE})\n(.*?)\n-->\n)(.*?)(<!-- end -->)", re.DOTALL)
 PLACE = re.compile(r"\{([^{}]*)\}")
 FENCE = re.compile(r"^(```+|~~~+).*?^\1[ \t]*$", re.DOTALL | re.MULTILINE)
@@ -160,6 +166,31 @@ def mismatches(page: str) -> list[str]:
     return [f"line {page.count(chr(10), 0, each.start) + 1} says {first_difference(each)}" for each in wrong]
 
 
+def false_claims(page: str) -> list[str]:
+    """Claims in words that the files they name do not bear out, a line each."""
+    text = blanked(page, FENCE)
+    return [
+        f"line {text.count(chr(10), 0, found.start()) + 1} claims {found[1]} {found[2]} {found[3]},"
+        f" the files say {found[2].join(', '.join(f'{value:.4g}' for value in side) for side in sides)}"
+        for found in CLAIM.finditer(text)
+        if not holds(*(sides := (values(found[1]), values(found[3]))), found[2])
+    ]
+
+
+def values(side: str) -> list[float]:
+    """The numbers of a side of a claim: those of a specification, or the number that stands there."""
+    return exact(side) if ";" in side else [float(side)]
+
+
+def holds(left: list[float], right: list[float], sign: str) -> bool:
+    """Whether every pair is in the order that the sign says; a single number is paired with all."""
+    count = max(len(left), len(right))
+    if not left or not right or {len(left), len(right)} - {1, count}:
+        raise SpecificationError(f"a claim compares {len(left)} numbers with {len(right)}")
+    pairs = zip(left * (count // len(left)), right * (count // len(right)), strict=True)
+    return all(a > b if sign == ">" else a < b for a, b in pairs)
+
+
 def first_difference(each: Found) -> str:
     pairs = zip(each.text.splitlines() or [""], each.wanted.splitlines(), strict=False)
     old, new = next(((a, b) for a, b in pairs if a != b), ("a table", "one of another length"))
@@ -169,7 +200,7 @@ def first_difference(each: Found) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Numbers on the pages and the files they come from.")
     how = parser.add_mutually_exclusive_group(required=True)
-    how.add_argument("--check", action="store_true", help="fail where a page differs from its file")
+    how.add_argument("--check", action="store_true", help="fail where a page differs from its file or a claim is false")
     how.add_argument("--write", action="store_true", help="put every number right")
     how.add_argument("--unbound", action="store_true", help="list numbers that no file is named for")
     told, wrong, count = parser.parse_args(), [], 0
@@ -179,6 +210,7 @@ def main() -> int:
             if told.write:
                 path.write_text(page := rewritten(page), encoding="utf-8")
             listed = [f"line {line}: {text}" for line, text in unbound(page)] if told.unbound else mismatches(page)
+            listed += [] if told.unbound else false_claims(page)
             count += sum(each.count for each in found_in(page))
         except SpecificationError as error:
             listed = [str(error)]

@@ -27,12 +27,19 @@ BEHAVIOUR_BLOCK = 10
 depend on which other seeds a grid has."""
 
 
+NO_NUMBERS = ("report", "commands", "cli.py", "library.py")
+"""Folders and files of the package that only show results or start work."""
+SCHEDULING = ("cells", "executors", "gpu_sharing", "jobserver", "ray_data", "summary", "workers")
+"""Modules of `experiments` that only run cells or summarise finished ones; the others compute a cell's metrics."""
+
+
 @cache
 def code_version() -> str:
-    """A hash of the code that makes a cell's numbers: all of the package but what runs, shows and starts the work."""
+    """A hash of the code that makes a cell's numbers, its metrics included: all but what runs, shows and starts."""
     root, total = Path(__file__).parents[1], hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
-        if path.relative_to(root).parts[0] not in ("experiments", "report", "commands", "cli.py", "library.py"):
+        folder, *rest = path.relative_to(root).parts
+        if folder not in NO_NUMBERS and not (folder == "experiments" and rest[0].removesuffix(".py") in SCHEDULING):
             total.update(path.read_bytes())
     return total.hexdigest()[:16]
 

@@ -99,7 +99,7 @@ def _said(rows: Sequence[Row], own: str, other: str) -> str:
     left, right = by_seed(rows, own), by_seed(rows, other)
     if len(left) != len(right):
         return "not the same seeds"
-    found: Interval = paired_difference(left, right)
+    found: Interval = paired_difference(left, right, np.mean)
     return f"{found:.1f}"
 
 
