@@ -8,7 +8,6 @@ from counterpoint.clinic.physiology import VARIABLES, completed, record
 from counterpoint.clinic.scores import scores
 from counterpoint.tasks.sepsis_columns import COLUMNS
 
-SHAPES = False
 HOURS = dict.fromkeys(VARIABLES, 1.0)
 
 

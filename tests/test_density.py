@@ -15,6 +15,7 @@ from counterpoint.nets.likelihood import Likelihood, LikelihoodLearner, Variatio
 from counterpoint.nets.spline import SplineTable
 from counterpoint.nets.training import Schedule
 from counterpoint.scm.density import (
+    DefaultLikelihood,
     DensitySCM,
     LawMechanism,
     default_scm,
@@ -311,7 +312,7 @@ class TestDensitySCM:
         careful, brief = (replace(BRIEF, schedule=Schedule(steps=steps)) for steps in (20, 10))
         monkeypatch.setattr("counterpoint.scm.density.CAREFUL", careful)
         monkeypatch.setattr("counterpoint.scm.density.BRIEF", brief)
-        usual = replace(QUICK, likelihood=careful, few_rows=40)
+        usual = replace(QUICK, likelihood=DefaultLikelihood(), few_rows=40)
         jobs = [Job(sample(Independent(), count, 0), seed) for seed, count in enumerate((60, 40, 41))]
         together = usual.fit_many(jobs)
         assert [model.recipe.likelihood for model in together] == [careful, brief, careful]
@@ -321,7 +322,21 @@ class TestDensitySCM:
             for other in (alone, by_hand):
                 torch.testing.assert_close(model.abduct(job.data), other.abduct(job.data))
         assert QUICK.fit_many(jobs[1:2])[0].recipe.likelihood == QUICK.likelihood
-        assert replace(usual, few_rows=0).fit_many(jobs[1:2])[0].recipe.likelihood == careful
+
+    def test_a_likelihood_that_is_given_is_used_as_it_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Also one with the numbers that the default has for many rows; only the default is shorter for few."""
+        used: list[Likelihood] = []
+        monkeypatch.setattr("counterpoint.scm.density.fit_by_likelihood", lambda *told: used.append(told[3]))
+        rows = sample(Independent(), 40, 0)
+        given = Likelihood(Schedule(steps=3000, check_every=50, patience=15, rate="one-cycle"), learning_rate=5e-3)
+        fitted = [recipe.fit(rows) for recipe in (DensitySCM(likelihood=given), DensitySCM(), DensitySCM(few_rows=0))]
+        assert [(each.schedule.steps, each.learning_rate) for each in used] == [
+            (3000, 5e-3),
+            (1000, 2.5e-3),
+            (3000, 5e-3),
+        ]
+        assert fitted[0].recipe.likelihood == given
+        assert location_scale().likelihood == Likelihood()
 
     def test_one_member_astray_does_not_carry_the_answer(self) -> None:
         answers = torch.tensor([1.0, 2.0, 3.0, 4.0, 1e6])[:, None, None]

@@ -7,8 +7,6 @@ import torch
 from counterpoint.dynamics.base import HeadNetwork
 from counterpoint.dynamics.hazards import Softmax, logistic
 
-SHAPES = False
-
 
 def test_noise_is_given_the_strongest_ridge_because_held_out_subjects_decide() -> None:
     """Ends that no column foretells: on its own rows the weakest ridge looks best, by far; on held-out subjects nothing

@@ -10,8 +10,6 @@ from counterpoint.clinic.source import open_source
 from counterpoint.errors import CounterpointError
 from mimic_raw import ward
 
-SHAPES = False
-
 
 def patients(raw: Path) -> list[int]:
     """The patients that are read from a folder."""

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from jaxtyping import config
 
 from counterpoint.data.schema import Schema
 from counterpoint.data.spaces import Box, Discrete, check_actions
@@ -48,6 +49,16 @@ def test_logged_fills_in_what_is_known() -> None:
     assert not rows.imagined.any()
     assert (rows.source == -1).all()
     assert rows.noise.shape == (11, 0)
+
+
+@pytest.mark.parametrize("name", ["terminated", "truncated"])
+def test_a_wrong_flag_is_refused_by_its_own_name(name: str) -> None:
+    rows = table()
+    config.update("jaxtyping_disable", True)  # As outside the tests; the next test sets it again.
+    given = {field: getattr(rows, field) for field in ("state", "action", "reward", "next_state", "subject", "step")}
+    flags = {"terminated": rows.terminated, "truncated": rows.truncated, name: rows.terminated.float()}
+    with pytest.raises(CounterpointError, match=f"'{name}' of the rows is not a tensor of true and false"):
+        Transitions.logged(**given, **flags, actions=rows.actions)
 
 
 def test_rows_are_picked_in_every_column() -> None:

@@ -47,7 +47,7 @@ from counterpoint.scm.auto import Auto, Candidate, Choice
 from counterpoint.scm.bicogan import BiCoGAN, ConditionalBiCoGAN
 from counterpoint.scm.bicogan_networks import Adversarial
 from counterpoint.scm.checks import check
-from counterpoint.scm.density import DensitySCM, location_scale
+from counterpoint.scm.density import DefaultLikelihood, DensitySCM, location_scale
 from counterpoint.scm.effects.changes import Layout
 from counterpoint.scm.groups import KMeansGroups, MixtureGroups
 from counterpoint.scm.lstm_factor import LSTMFactor
@@ -74,15 +74,16 @@ __version__ = VERSION
 __all__ = [
     "BCQ", "D3QN", "FQE", "HIV", "MVE", "PETS", "STEVE", "ActionColumn", "Adversarial", "Augmenter", "Auto", "BiCoGAN",
     "Bins", "BoostedTrees", "Box", "Candidate", "CartPole", "Choice", "Column", "ConditionalBiCoGAN",
-    "CounterpointError", "CounterpointWarning", "CrossEntropy", "DensitySCM", "Deterministic", "Discrete", "Evaluation",
-    "EvolutionStrategy", "Fill", "Fresh", "Gaussian", "GaussianDynamics", "GaussianProcess", "General", "HIVResponse",
-    "Job", "Judging", "KMeansGroups", "Knowledge", "KnownSCM", "LSTMFactor", "Layout", "Likelihood", "Logistic",
-    "LowerBound", "MeanReturn", "Mixed", "Mixture", "MixtureDynamics", "MixtureGroups", "ModelSimulator", "Monitor",
-    "NearestNeighbours", "OrderedDose", "Origin", "Outcome", "Own", "Personal", "Planner", "Policy", "PolicyLearner",
-    "Pool", "PosteriorDraws", "RandomEffects", "Reader", "Rollout", "RolloutRows", "Rollouts", "Run", "SCMEnv",
-    "Schedule", "Schema", "ScoredActions", "Search", "SepsisResponse", "SkewedSpline", "Softened", "Spline",
-    "SyntheticSepsis", "Task", "TaskSimulator", "Transitions", "Truth", "Tumour", "TumourResponse", "Verdict", "Ward",
-    "WorstShare", "check", "concatenate", "evaluate", "from_dataframe", "inspect", "judge", "load", "location_scale",
-    "paper_arms", "random_policy", "read", "recommend", "simulate", "trial_subset", "with_lags", "write",
+    "CounterpointError", "CounterpointWarning", "CrossEntropy", "DefaultLikelihood", "DensitySCM", "Deterministic",
+    "Discrete", "Evaluation", "EvolutionStrategy", "Fill", "Fresh", "Gaussian", "GaussianDynamics", "GaussianProcess",
+    "General", "HIVResponse", "Job", "Judging", "KMeansGroups", "Knowledge", "KnownSCM", "LSTMFactor", "Layout",
+    "Likelihood", "Logistic", "LowerBound", "MeanReturn", "Mixed", "Mixture", "MixtureDynamics", "MixtureGroups",
+    "ModelSimulator", "Monitor", "NearestNeighbours", "OrderedDose", "Origin", "Outcome", "Own", "Personal", "Planner",
+    "Policy", "PolicyLearner", "Pool", "PosteriorDraws", "RandomEffects", "Reader", "Rollout", "RolloutRows",
+    "Rollouts", "Run", "SCMEnv", "Schedule", "Schema", "ScoredActions", "Search", "SepsisResponse", "SkewedSpline",
+    "Softened", "Spline", "SyntheticSepsis", "Task", "TaskSimulator", "Transitions", "Truth", "Tumour",
+    "TumourResponse", "Verdict", "Ward", "WorstShare", "check", "concatenate", "evaluate", "from_dataframe", "inspect",
+    "judge", "load", "location_scale", "paper_arms", "random_policy", "read", "recommend", "simulate", "trial_subset",
+    "with_lags", "write",
 ]  # fmt: skip
 """Also the classes that a saved artifact may name: what is exported here loads back."""

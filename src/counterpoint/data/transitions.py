@@ -97,7 +97,7 @@ class Transitions:
         _check_field("action", action, len(state))
         _check_field("next_state", next_state, len(state))
         require(next_state.shape == state.shape, "next_state has other columns than state; give the same")
-        _check_field("truncated", terminated, len(state))
+        _check_field("terminated", terminated, len(state))
         _check_field("subject", subject, len(state))
         count = len(state)
         if schema is None:
@@ -228,7 +228,7 @@ def _numbers(space: ActionSpace, action: Tensor) -> Tensor:
 
 
 MATRICES = ("state", "action", "next_state", "noise")
-FLAGS = ("truncated", "imagined")
+FLAGS = ("terminated", "truncated", "imagined")
 WHOLE = ("action_index", "outcome", "subject", "episode", "step", "source")
 
 

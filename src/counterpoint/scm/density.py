@@ -23,7 +23,7 @@ from counterpoint.nets.likelihood import Likelihood, VariationPenalty, fit_by_li
 from counterpoint.nets.stacked import columns
 from counterpoint.nets.training import Monitor, Schedule
 from counterpoint.scm.base import SCMRecipe, StructuralCausalModel, StructuralMechanism
-from counterpoint.settings import Count, Positive, Weight, Widths, check_settings
+from counterpoint.settings import Count, Positive, Rate, Weight, Widths, check_settings
 
 BLOCK = 2**17
 """Numbers in a table that a processor's cache holds: work in blocks of that size is several times faster."""
@@ -33,6 +33,19 @@ CAREFUL = Likelihood(Schedule(steps=3000, check_every=50, patience=15, rate="one
 """How the default is fitted: up to 3000 steps, and no more than 750 after the best."""
 BRIEF = Likelihood(Schedule(steps=1000, check_every=25, patience=10, rate="one-cycle"), learning_rate=2.5e-3)
 """How it is fitted to few rows: a third of the steps at half the rate, and no more than 250 after the best."""
+
+
+@dataclass(frozen=True)
+class DefaultLikelihood(Likelihood):
+    """How `DensitySCM` is fitted where no `Likelihood` is given: `CAREFUL`, or `BRIEF` up to `few_rows` rows.
+
+    A class of its own, because a `Likelihood` that is given is used as it is, also one with the numbers of `CAREFUL`.
+    """
+
+    schedule: Schedule = CAREFUL.schedule
+    """Length, validation and learning-rate schedule."""
+    learning_rate: Rate = CAREFUL.learning_rate
+    """Peak learning rate of AdamW."""
 
 
 class LawMechanism(StructuralMechanism):
@@ -93,13 +106,14 @@ class DensitySCM(SCMRecipe):
     """Widths of the network from (s, a, θ) to the law's parameters."""
     order: tuple[Count, ...] = ()
     """State columns from cause to effect, for a triangular map; empty for a diagonal one."""
-    likelihood: Likelihood = CAREFUL
+    likelihood: Likelihood = DefaultLikelihood()
     """How it is fitted."""
     variation_penalty: Weight = 3.0
     """Price of every departure from linear regression with one noise for all, over √rows; 0 for plain likelihood."""
     few_rows: Count = 2000
     """Rows up to which the usual fit is a third as long, at half the rate: there the other two thirds teach nothing. 0
-    for none; a `likelihood` of one's own is taken as it is."""
+    for none, so that the usual settings are used whatever the number of rows; a `likelihood` that is given is used as
+    it is."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -111,7 +125,7 @@ class DensitySCM(SCMRecipe):
     def fit_many(
         self, jobs: Sequence[Job], monitor: Monitor = Monitor(), device: str = "cpu"
     ) -> list[StructuralCausalModel]:
-        if self.few_rows and self.likelihood == CAREFUL:
+        if self.few_rows and self.likelihood == DefaultLikelihood():
             return self._by_rows(jobs, monitor, device)
         schema = jobs[0].data.schema
         if schema.categories or schema.told or schema.computed:
