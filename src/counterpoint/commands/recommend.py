@@ -14,6 +14,10 @@ from counterpoint.report.results import write_csv
 from counterpoint.runs import Run
 
 
+def counted(subjects: int) -> str:
+    return f"{subjects} subject{'' if subjects == 1 else 's'}"
+
+
 def _shown(each: Advice) -> dict[str, str]:
     value = "" if each.value is None else f"{each.value:.3g}"
     told = {"subject": each.subject, "recommended": each.label, "value": value}
@@ -39,6 +43,9 @@ class Recommend:
     history: Path | None = None
     """Table of one subject with the columns of the training table: the last row, whose action may be missing, is where
     it stands now, the rows before it are its record; reward and outcome are not needed."""
+    min_support: float | None = None
+    """Share of the similar logged rows that must have had an action for it to count as supported; 0.05, and at least
+    three rows, where none is given."""
     out: Path | None = None
     """CSV or JSON file for all subjects and all actions; recommendations.csv in the run where none is named, with
     --history recommendation.json."""
@@ -52,13 +59,17 @@ class Recommend:
         model, task = (run.scm, run.task) if run.has("scm") and run.has_task() else (None, None)
         policy = run.policy.judged(run.verdict)
         if self.history is not None:
-            self._tell(recommend_to(policy, self.history, run.training, model=model, task=task))
+            share = self.min_support
+            self._tell(recommend_to(policy, self.history, run.training, model=model, task=task, min_support=share))
             return
-        answer = recommend(policy, self.data, run.training, model=model, task=task)
+        answer = recommend(policy, self.data, run.training, model=model, task=task, min_support=self.min_support)
         out = self.out or self.run / "recommendations.csv"
         _write(answer, out)
+        for note in answer.notes:
+            say(f"note: {note}")
         some = f"the first {SHOWN} of " if len(answer.advice) > SHOWN else ""
-        show([_shown(each) for each in answer.advice[:SHOWN]], f"recommended to {some}{len(answer.advice)} subjects")
+        shown = [_shown(each) for each in answer.advice[:SHOWN]]
+        show(shown, f"recommended to {some}{counted(len(answer.advice))}")
         say(str(answer.verdict))
         say(f"value and support of every action in {out}")
 

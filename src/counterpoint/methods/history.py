@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -10,13 +11,15 @@ from counterpoint.data.patients import History, read_history
 from counterpoint.data.schema import agree
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
-from counterpoint.methods.recommendation import Advice, advise
+from counterpoint.methods.recommendation import Advice, advise, stated
+from counterpoint.methods.reservations import impossible, is_placeholder, returns_of
 from counterpoint.model import Model
 from counterpoint.policies.base import Policy, Verdict
 from counterpoint.policies.personal import Met, PersonalPolicy, meet
 from counterpoint.policies.qnetwork import QPolicy
 from counterpoint.policies.values import Values, subject_values
-from counterpoint.settings import checked
+from counterpoint.scm.support import Similar, Threshold
+from counterpoint.settings import Share, checked
 from counterpoint.tasks.base import Task
 
 EVERYBODY = "the policy for everybody"
@@ -70,7 +73,8 @@ class PersonalAdvice:
         value = self.advice.values.get(label, self.advice.value)
         ends = {"value": value, "low": low, "high": high}
         support = self.advice.supports.get(label, self.advice.support)
-        return {"action": label, **ends, "support": support, "recommended": label == self.advice.label}
+        recommended = self.advice.action is not None and label == self.advice.label
+        return {"action": label, **ends, "support": support, "recommended": recommended}
 
 
 @checked
@@ -81,11 +85,13 @@ def recommend_to(
     seed: int = 0,
     model: Model | None = None,
     task: Task | None = None,
+    min_support: Share | None = None,
 ) -> PersonalAdvice:
     """Advice to the one subject of a table with the training table's columns: the last row is where it stands now.
 
     The rows before it say who it is to a personal policy, and to one that is told factors, which `model` finds; any
-    other sees the last row alone. Values come from rollouts in the model, rewarded and ended by `task`.
+    other sees the last row alone. Values come from rollouts in the model, rewarded and ended by `task`; those outside
+    the returns that an episode can have are moved to the nearer end of their range. `min_support` as in `recommend`.
     """
     agree(policy.schema, logged.schema, "policy", "log")
     history = read_history(table, policy.schema)
@@ -95,20 +101,33 @@ def recommend_to(
     found = None
     if model is not None and task is not None:
         found = subject_values(met.policy, model, task, history.now.state, met.factors, seed=seed)
-    (advice,) = advise(met.policy, history.now, logged, _means(met, history, found), seed)
-    if found is not None and not isinstance(policy.actions, Discrete) and advice.action is not None:
-        advice = replace(advice, value=float(found.mean))
+    threshold = Threshold.stated(min_support)
+    means = _means(met, history, found)
+    possible = returns_of(logged, task, found is None and isinstance(met.decides, QPolicy))
+    (advice,) = advise(met.policy, history.now, logged, means, seed, threshold, possible)
+    known = means if means is not None else None if found is None else found.mean
+    notes = [*history.notes, "" if known is None else impossible(known, possible), stated(min_support)]
+    if found is not None:
+        found = replace(found, members=possible.clip(found.members))
+        if not isinstance(policy.actions, Discrete) and advice.action is not None:
+            advice = replace(advice, value=float(found.mean))
     telling = 0 if model is None or not len(history.rows) else int(model.mechanism.telling(rows).sum())
-    notes = tuple(history.notes) + _contradicted(advice)
-    return PersonalAdvice(policy.verdict, advice, _intervals(advice, found), _recognised(met, telling), notes)
+    notes += _contradicted(advice, threshold, Similar(logged, seed=seed).count)
+    record = _recognised(met, telling)
+    return PersonalAdvice(policy.verdict, advice, _intervals(advice, found), record, tuple(n for n in notes if n))
 
 
-def _contradicted(advice: Advice) -> tuple[str, ...]:
-    """Whether the rollouts like another action better than the policy does."""
-    given = {label: value for label, value in advice.values.items() if advice.supports[label] > 0}
+def _contradicted(advice: Advice, threshold: Threshold, similar: int) -> list[str]:
+    """Whether the rollouts value another supported action more than the policy does."""
+    counts = {label: round(share * similar) for label, share in advice.supports.items()}
+    given = {
+        label: value
+        for label, value in advice.values.items()
+        if threshold.met(torch.tensor(counts[label]), similar) and not is_placeholder(label)
+    }
     if advice.action is None or not given or max(given.values()) <= given[advice.label]:
-        return ()
-    return (f"by these values '{max(given, key=lambda label: given[label])}' is better; compare the intervals",)
+        return []
+    return [f"by these values '{max(given, key=lambda label: given[label])}' is better; compare the intervals"]
 
 
 def _means(met: Met, history: History, found: Values | None) -> Float[Tensor, "1 actions"] | None:

@@ -1,8 +1,9 @@
 """What a policy recommends to new subjects, how each action is valued and supported, and why none is named.
 
-An action that nobody like the subject was given is never recommended: the best supported one is, and the reason is
-said. A subject unlike everybody in the log gets no recommendation. The verdict on the model behind the policy is part
-of every answer.
+An action that too few of the similar logged rows had is never recommended: the best supported one is, and the reason
+is said. A subject unlike everybody in the log, or with a level that no training subject had, gets no recommendation.
+Values outside the returns that an episode can have are moved to the nearer end of their range. The verdict on the model
+behind the policy is part of every answer.
 """
 
 from collections.abc import Sequence
@@ -14,19 +15,24 @@ from jaxtyping import Float
 from torch import Tensor
 
 from counterpoint.data.patients import Patients, read_patients
+from counterpoint.data.return_range import ReturnRange
 from counterpoint.data.schema import agree
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
+from counterpoint.methods.reservations import UNLIKE, impossible, is_placeholder, out_of_range, returns_of, unseen
 from counterpoint.model import Model
 from counterpoint.policies.base import Policy, Verdict
 from counterpoint.policies.personal import Met, meet
 from counterpoint.policies.qnetwork import QPolicy
 from counterpoint.policies.values import action_values, subject_values
-from counterpoint.scm.support import Similar, near_doses
-from counterpoint.settings import checked
+from counterpoint.scm.support import Similar, Threshold, near_doses
+from counterpoint.settings import Share, checked
 from counterpoint.tasks.base import Task
 
-UNLIKE = "unlike every subject of the log, so nothing can be said"
+WITHHELD = "no recommendation"
+"""The label where nothing is recommended; a treatment may be called "none"."""
+DIGITS = 3
+"""Decimals of a support."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +61,14 @@ class Recommendations:
 
     verdict: Verdict
     advice: tuple[Advice, ...]
+    notes: tuple[str, ...] = ()
+    """What was done in reading the table, and what was said of all values."""
 
     def to_json(self) -> dict[str, Any]:
         return {
             "trust": self.verdict.trust,
             "reasons": list(self.verdict.reasons),
+            "notes": list(self.notes),
             "recommendations": [vars(each) for each in self.advice],
         }
 
@@ -82,45 +91,102 @@ def recommend(
     seed: int = 0,
     model: Model | None = None,
     task: Task | None = None,
+    min_support: Share | None = None,
 ) -> Recommendations:
     """Advice for each subject of a table with the training table's columns, by its last row.
 
     `logged` are the rows that the policy was learned from, where similar states are looked for. A policy that has no
     values of its own gets them by rollouts in `model`, rewarded and ended by `task`, where both are given. A subject's
-    factor counts as unknown, and a personal policy answers as it does to anybody; see `recommend_to`.
+    factor counts as unknown, and a personal policy answers as it does to anybody; see `recommend_to`. An action counts
+    as supported where at least 5% and three of the similar rows had it, or the share `min_support` where one is given.
     """
     agree(policy.schema, logged.schema, "policy", "log")
     patients = read_patients(table, policy.schema)
     met = meet(policy, logged[logged.subject < 0], model)
     values = _values(met, patients.state, model, task, seed)
-    return Recommendations(policy.verdict, advise(met.policy, patients, logged, values, seed))
+    possible = returns_of(logged, task, isinstance(met.decides, QPolicy))
+    threshold = Threshold.stated(min_support)
+    advice = advise(met.policy, patients, logged, values, seed, threshold, possible)
+    notes = ["" if values is None else impossible(values, possible), stated(min_support)]
+    return Recommendations(policy.verdict, advice, tuple(note for note in notes if note))
+
+
+def stated(min_support: float | None) -> str:
+    """What is said where a user chose the threshold of support."""
+    return "" if min_support is None else f"an action counts as supported from {Threshold.stated(min_support)} on"
 
 
 def advise(
-    policy: Policy, patients: Patients, logged: Transitions, values: Float[Tensor, "n actions"] | None, seed: int
+    policy: Policy,
+    patients: Patients,
+    logged: Transitions,
+    values: Float[Tensor, "n actions"] | None,
+    seed: int,
+    threshold: Threshold,
+    possible: ReturnRange,
 ) -> tuple[Advice, ...]:
-    """What a policy advises each subject, given what every action is worth where that is known."""
+    """What a policy advises each subject, given the values of all actions where they are known."""
+    strange, beyond = unseen(patients, logged), out_of_range(patients, logged)
+    notes = [_joined(_not_measured(patients, i), beyond[i]) for i in range(len(patients.names))]
     if not isinstance(policy.actions, Discrete):
-        return _doses(policy, patients, logged, seed)
+        return _doses(policy, patients, logged, seed, threshold, strange, notes)
     labels = policy.schema.labels()
-    taken, known = Similar(logged, seed=seed).taken(patients.state, len(labels))
-    share = taken.double() / taken.sum(1, keepdim=True).clamp(min=1)
+    similar = Similar(logged, seed=seed)
+    taken, known = similar.taken(patients.state, len(labels))
     wanted = policy.actions.index(policy.act(patients.state))
-    return tuple(_advice(i, patients, policy, labels, wanted, values, share, known) for i in range(len(patients.names)))
+    advice = []
+    for i, name in enumerate(patients.names):
+        supported = threshold.met(taken[i], similar.count)
+        own = _ByLabel(labels, taken[i].double() / similar.count, None if values is None else values[i], possible)
+        why = strange[i] or ("" if bool(known[i]) else UNLIKE)
+        place, said = (None, why) if why else _supported(int(wanted[i]), own, supported)
+        choice = None if place is None else policy.schema.choices()[place]
+        advice.append(own.advice(name, place, choice, _joined(said, notes[i])))
+    return tuple(advice)
 
 
-def _doses(policy: Policy, patients: Patients, logged: Transitions, seed: int) -> tuple[Advice, ...]:
-    """Continuous doses: none is recommended that nobody alike was given about as much of."""
+@dataclass(frozen=True)
+class _ByLabel:
+    """What is known of every action for one subject."""
+
+    labels: Sequence[str]
+    share: Float[Tensor, " actions"]
+    values: Float[Tensor, " actions"] | None
+    possible: ReturnRange
+
+    def advice(self, subject: str, place: int | None, choice: dict[str, Any] | None, why: str) -> Advice:
+        shares = [round(share, DIGITS) for share in self.share.tolist()]
+        supports = dict(zip(self.labels, shares, strict=True))
+        clipped = [] if self.values is None else self.possible.clip(self.values).tolist()
+        values = dict(zip(self.labels, clipped, strict=True)) if clipped else {}
+        if place is None:
+            return Advice(subject, None, WITHHELD, None, 0.0, values, supports, why)
+        label = self.labels[place]
+        return Advice(subject, choice, label, values.get(label), shares[place], values, supports, why)
+
+
+def _doses(
+    policy: Policy,
+    patients: Patients,
+    logged: Transitions,
+    seed: int,
+    threshold: Threshold,
+    strange: Sequence[str],
+    notes: Sequence[str],
+) -> tuple[Advice, ...]:
+    """Continuous doses: none is recommended that too few alike were given about as much of."""
     wanted = policy.act(patients.state)
-    share, known = near_doses(Similar(logged, seed=seed), patients.state, wanted)
+    similar = Similar(logged, seed=seed)
+    share, known = near_doses(similar, patients.state, wanted)
+    supported = threshold.met((share * similar.count).round(), similar.count)
     advice = []
     for i, name in enumerate(patients.names):
         dose = dict(zip(policy.schema.action_names, map(float, wanted[i]), strict=True))
-        label, filled = ", ".join(f"{n} {v:.3g}" for n, v in dose.items()), _not_measured(patients, i)
-        why = "" if known[i] else UNLIKE
-        why = why or ("" if share[i] > 0 else f"'{label}' was given to nobody like this subject, nor about as much")
-        told = (None, "none", None, 0.0) if why else (dose, label, None, float(share[i]))
-        advice.append(Advice(name, *told, {}, {}, _joined(why, filled)))
+        label = ", ".join(f"{n} {v:.3g}" for n, v in dose.items())
+        why = strange[i] or ("" if known[i] else UNLIKE)
+        why = why or ("" if supported[i] else f"'{label}', or about as much, {_rarely(float(share[i]))}")
+        told = (None, WITHHELD, None, 0.0) if why else (dose, label, None, round(float(share[i]), DIGITS))
+        advice.append(Advice(name, *told, {}, {}, _joined(why, notes[i])))
     return tuple(advice)
 
 
@@ -131,7 +197,7 @@ def _not_measured(patients: Patients, i: int) -> str:
 def _values(
     met: Met, state: Float[Tensor, "n s"], model: Model | None, task: Task | None, seed: int
 ) -> Float[Tensor, "n actions"] | None:
-    """What every action is worth to every subject; none where nothing can say so."""
+    """The value of every action for every subject; none where nothing can say so."""
     if not isinstance(met.policy.actions, Discrete):
         return None
     if isinstance(met.decides, QPolicy):
@@ -143,44 +209,32 @@ def _values(
     return action_values(met.policy, model, task, state, seed=seed).mean
 
 
-def _advice(
-    i: int,
-    patients: Patients,
-    policy: Policy,
-    labels: Sequence[str],
-    wanted: Tensor,
-    values: Float[Tensor, "n actions"] | None,
-    share: Float[Tensor, "n actions"],
-    known: Tensor,
-) -> Advice:
-    supports = dict(zip(labels, share[i].tolist(), strict=True))
-    own = {} if values is None else dict(zip(labels, values[i].tolist(), strict=True))
-    filled = _not_measured(patients, i)
-    if not bool(known[i]):
-        return Advice(patients.names[i], None, "none", None, 0.0, own, supports, _joined(UNLIKE, filled))
-    place, why = _supported(int(wanted[i]), None if values is None else values[i], share[i], labels)
-    if place is None:
-        return Advice(patients.names[i], None, "none", None, 0.0, own, supports, _joined(why, filled))
-    value = own.get(labels[place])
-    choice = policy.schema.choices()[place]
-    return Advice(
-        patients.names[i], choice, labels[place], value, float(share[i, place]), own, supports, _joined(why, filled)
-    )
-
-
-def _supported(
-    wanted: int, values: Float[Tensor, " actions"] | None, share: Float[Tensor, " actions"], labels: Sequence[str]
-) -> tuple[int | None, str]:
-    """The action to recommend among those that similar subjects were given, and what must be said of it."""
-    if share[wanted] > 0:
+def _supported(wanted: int, own: _ByLabel, supported: Tensor) -> tuple[int | None, str]:
+    """The action to recommend among those that enough similar subjects were given, and what must be said of it."""
+    named = torch.tensor([not is_placeholder(label) for label in own.labels])
+    allowed = supported.cpu() & named
+    if own.values is not None:
+        allowed = allowed & own.values.isfinite().cpu()
+    if bool(allowed[wanted]):
         return wanted, ""
-    never = f"'{labels[wanted]}' is valued highest but was given to nobody like this subject"
-    if values is None:
-        return None, f"{never}, and the policy values no other"
-    allowed = values.masked_fill(share <= 0, -torch.inf)
-    if not bool(allowed.isfinite().any()):
-        return None, never
-    return int(allowed.argmax()), f"{never}; this is the best of those that were"
+    what = f"'{own.labels[wanted]}'"
+    if not named[wanted]:
+        refused = f"the policy's choice {what} is no treatment"
+    elif not bool(supported[wanted]):
+        refused = f"the policy's choice {what} {_rarely(float(own.share[wanted]))}"
+    else:
+        refused = f"the policy's choice {what} has no finite value"
+    if own.values is None:
+        return None, f"{refused}, and the policy values no other"
+    if not bool(allowed.any()):
+        return None, f"{refused}, and no other action is supported either"
+    best = own.values.cpu().masked_fill(~allowed, -torch.inf)
+    return int(best.argmax()), f"{refused}; this is the best of those that are supported"
+
+
+def _rarely(share: float) -> str:
+    """How seldom an action that is not supported was given."""
+    return "was given to nobody like this subject" if share <= 0 else f"was given in only {share:.0%} of similar rows"
 
 
 def _joined(*parts: str) -> str:

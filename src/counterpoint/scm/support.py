@@ -13,6 +13,7 @@ from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import require
 from counterpoint.seeding import generator
+from counterpoint.settings import Positive, Share, check_settings
 
 NEIGHBOURS = 50
 """Similar states that are asked which actions were taken there."""
@@ -23,6 +24,31 @@ UNLIKE = 0.999
 """A state is like none where it is farther from its neighbours than 99.9% of the logged states are from theirs."""
 MOST = 20_000
 """Logged rows among which similar states are looked for."""
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """How often an action must have been taken in similar logged rows to count as supported."""
+
+    share: Share = 0.05
+    """Smallest share of the similar rows."""
+    rows: Positive = 3
+    """Fewest similar rows: one or two may be errors of the record."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    @classmethod
+    def stated(cls, share: float | None) -> "Threshold":
+        """The threshold that a user chose, a share alone; the default where none was."""
+        return cls() if share is None else cls(share, 1)
+
+    def met(self, taken: Float[Tensor, "*n"], similar: int) -> Bool[Tensor, "*n"]:
+        """Whether so many of the `similar` rows are enough."""
+        return (taken >= self.rows) & (taken >= self.share * similar - 1e-9)
+
+    def __str__(self) -> str:
+        return f"{self.share:.3g} of the similar logged rows, at least {self.rows} row{'s' if self.rows > 1 else ''}"
 
 
 @dataclass(frozen=True)
@@ -122,6 +148,8 @@ def _pairs(log: Transitions, seed: int, most: int) -> tuple[Tensor, Tensor, Tens
 
 NEAR_DOSE = 0.1
 """Doses within this share of the range of the logged ones count as the same."""
+TAIL = 0.05
+"""Share of the logged doses at either end that does not count in that range: one large dose would widen it."""
 
 
 def near_doses(
@@ -130,9 +158,15 @@ def near_doses(
     """Share of the similar rows in which about that dose was given, and whether there are similar rows."""
     rows, known = similar.rows(state)
     given = similar.logged.action.cpu()
-    span = (given.amax(0) - given.amin(0)).clamp(min=1e-8)
-    near = ((given[rows] - action.cpu()[:, None]).abs() <= NEAR_DOSE * span).all(-1)
-    return near.float().mean(1), known
+    near = ((given[rows] - action.cpu()[:, None]).abs() <= NEAR_DOSE * _dose_range(given)).all(-1)
+    return near.double().mean(1), known
+
+
+def _dose_range(given: Float[Tensor, "n a"]) -> Float[Tensor, " a"]:
+    """The range of the usual doses of each column; of all doses where the usual ones are all the same."""
+    inner = given.quantile(1 - TAIL, 0) - given.quantile(TAIL, 0)
+    whole = given.amax(0) - given.amin(0)
+    return torch.where(inner > 0, inner, whole).clamp(min=1e-8)
 
 
 def support(
