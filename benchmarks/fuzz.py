@@ -551,11 +551,16 @@ def moments(column: Told) -> tuple[list[Any], bool]:
 
 
 def dates(texts: list[str]) -> list[datetime]:
-    american = ("%m/%d/%Y", "%m/%d/%Y %H:%M", "%m/%d/%Y %H:%M:%S", "%m/%d/%y %H:%M")
-    for read in (datetime.fromisoformat, *(lambda text, form=form: datetime.strptime(text, form) for form in american)):
-        with contextlib.suppress(ValueError):
-            return [read(text) for text in texts]
-    raise UnreadableError("no dates")
+    """ISO dates, or dates of which one at least tells the day from the month."""
+    with contextlib.suppress(ValueError):
+        return [datetime.fromisoformat(text) for text in texts]
+    found: list[list[datetime]] = []
+    for day in ("%m/%d", "%d/%m"):
+        for form in (f"{day}/%Y", f"{day}/%Y %H:%M", f"{day}/%Y %H:%M:%S", f"{day}/%y %H:%M"):
+            with contextlib.suppress(ValueError):
+                found.append([datetime.strptime(text, form) for text in texts])
+    demand(len(found) == 1, "no dates, or none that tells the day from the month")
+    return found[0]
 
 
 @dataclass
@@ -606,8 +611,6 @@ class SlowReader:
         group = self.ids(how["episode"]) if how.get("episode") else [0] * len(self.subject)
         self.key = list(zip(self.subject, group, strict=True))
         self.moment, self.dated = moments(time)
-        if all(re.match(r"(0\d|1[0-2])/(0\d|1[0-2])/", str(value)) for value in time.values):
-            self.notes.append((how["time"], "month"))  # Or was it the day?
         self.order = sorted(range(len(self.key)), key=lambda i: (*self.key[i], self.moment[i]))
         pairs = [(a, b) for a, b in pairwise(self.order) if self.key[a] == self.key[b]]
         demand(all(self.moment[a] != self.moment[b] for a, b in pairs), "a row twice")

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from counterpoint.commands.console import say
+from counterpoint.data.dates import DateOrder
 from counterpoint.data.doses import Bins
 from counterpoint.data.knowledge import Knowledge
 from counterpoint.data.missing import Method
@@ -62,6 +63,10 @@ class Columns:
     """The treatments of a text column in their order; the sorted ones where they are not given."""
     encoding: str = "utf-8"
     """Encoding of a text file, as latin-1."""
+    dates: DateOrder | None = None
+    """Order of day and month in dates such as 03/04/2024, where no date of the table tells it."""
+    zone: str = ""
+    """Zone of times that name none, as UTC or +05:00, where others of the column do."""
     lags: int = 0
     """Earlier actions that become columns of the state, for drugs that act late: 2 for the last two steps'."""
     bounds: tuple[str, ...] = ()
@@ -108,7 +113,7 @@ class Columns:
             name: getattr(self, name)
             for name in ("subject", "time", "state", "action", "reward", "done", "outcome", "truncated", "episode",
                          "next_state", "last", "step", "gaps", "numeric", "missing", "carry_forward", "masks", "labels",
-                         "encoding", "lags")
+                         "encoding", "lags", "dates", "zone")
         }  # fmt: skip
         categories = tuple(
             (name, tuple(levels.split(",")) if levels else ()) for name, levels in _pairs(self.categorical)

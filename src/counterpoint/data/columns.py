@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from counterpoint.data.dates import DateOrder, moments_of
 from counterpoint.errors import CounterpointError
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ LARGEST = float(np.finfo(np.float32).max)
 """Larger numbers are infinite in single precision."""
 WHOLE = 2.0**53
 """Not every larger whole number is one in double precision."""
-DATES = ("ISO8601", "%m/%d/%Y", "%m/%d/%Y %H:%M", "%m/%d/%Y %H:%M:%S", "%m/%d/%y %H:%M")
 WORDS = {
     **dict.fromkeys(("yes", "y", "true", "t", "1", "died", "dead", "deceased", "expired"), True),
     **dict.fromkeys(("no", "n", "false", "f", "0", "alive", "survived", "lived"), False),
@@ -147,19 +147,22 @@ class CheckedColumns:
         _check_whole(name, np.abs(values) > WHOLE, str(column.type))
         return values
 
-    def times(self, name: str) -> "Times":
-        """Numbers as they are, dates and times as microseconds, so that no two moments become one by rounding."""
+    def times(self, name: str, dates: DateOrder | None = None, zone: str = "") -> "Times":
+        """Numbers as they are, dates and times as nanoseconds, so that no two moments become one by rounding.
+
+        `dates` and `zone` settle what a date written as text leaves open: see `moments_of`.
+        """
         import pyarrow as pa
 
-        column, note = self.arrow(name), ""
+        column, order = self.arrow(name), None
         check_missing(name, column.is_null(nan_is_null=True).to_numpy(zero_copy_only=False))
         if _is_text(column.type):
-            note = _month_first(name, column.unique().to_pylist())
-            column = _dates(name, column)
+            moments, order = moments_of(name, column.to_pylist(), dates, zone)
+            column = pa.array(moments.to_numpy())
             check_missing(name, column.is_null().to_numpy(zero_copy_only=False))
         if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
             exact = _nanoseconds(name, column)
-            return Times(exact, 1e9, note)
+            return Times(exact, 1e9, order)
         if pa.types.is_duration(column.type):
             return Times(column.cast(pa.duration("ns"), safe=False).cast(pa.int64()).to_numpy(), 1e9)
         if pa.types.is_integer(column.type):
@@ -244,8 +247,8 @@ class Times:
 
     values: np.ndarray
     per_second: float | None
-    note: str = ""
-    """What was taken for granted."""
+    dates: DateOrder | None = None
+    """The order of day and month that the text was read in, where it was dates such as 31/01/2024."""
 
 
 def _label(name: str, value: Any) -> str:
@@ -255,23 +258,6 @@ def _label(name: str, value: Any) -> str:
     return str(int(value)) if whole else str(value)  # 1 as a float or as true is still 1.
 
 
-def _dates(name: str, column: "pa.Array") -> "pa.Array":
-    """Text as moments: ISO dates, or month/day/year; whatever fits every row."""
-    import pandas as pd
-    import pyarrow as pa
-
-    texts = pd.Series(column.to_pylist(), dtype="str")
-    for form in DATES:
-        try:
-            moments = pd.to_datetime(texts, format=form, utc=True)
-        except (ValueError, TypeError, OverflowError):
-            continue
-        return pa.array(moments.dt.tz_convert(None).to_numpy())
-    raise CounterpointError(
-        f"column '{name}' holds text that is no date; write 2024-01-31 13:00 or 01/31/2024 13:00, or use numbers"
-    )
-
-
 def _check_text(name: str, column: "pa.Array") -> None:
     import pyarrow as pa
 
@@ -279,13 +265,6 @@ def _check_text(name: str, column: "pa.Array") -> None:
         column.validate(full=True)
     except pa.ArrowInvalid:
         raise CounterpointError(f"column '{name}' holds bytes that are no text; write the file again") from None
-
-
-def _month_first(name: str, texts: list[str]) -> str:
-    """What is said of dates none of which tells the month from the day."""
-    if not all(re.match(r"(0?\d|1[0-2])/(0?\d|1[0-2])/", text) for text in texts):
-        return ""
-    return f"column '{name}' holds dates such as 03/04/2024, read as month/day/year; write 2024-03-04 to be sure"
 
 
 def _nanoseconds(name: str, column: "pa.Array") -> np.ndarray:

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from counterpoint.data.dates import DateOrder
 from counterpoint.data.doses import Bins
 from counterpoint.data.knowledge import Knowledge
 from counterpoint.data.missing import Method
@@ -41,6 +42,8 @@ def from_dataframe(
     carry_forward: float = 0.0,
     masks: Sequence[str] = (),
     encoding: str = "utf-8",
+    dates: DateOrder | None = None,
+    zone: str = "",
     knowledge: Knowledge = Knowledge(),
     held_out: float = 0.0,
     seed: int = 0,
@@ -69,6 +72,9 @@ def from_dataframe(
 
     Rows of an episode are one `step` apart (a number, or "4h" for dates; the commonest distance where none is given).
     Where they are not, `gaps` must say: `"cut"` stops the episode there, `"bridge"` takes the rows as consecutive.
+
+    Dates written as 31/01/2024 are day-first or month-first as some date tells; where none does, `dates` must say.
+    Times that name a zone are not compared with times that name none, unless `zone` says what those are in.
 
     Text, categorical and 0/1 columns of the state are categories, others numbers; `categorical` (names, or a mapping
     from name to levels in their order) and `numeric` declare otherwise. `units` go with the table to all made of it.
@@ -122,6 +128,8 @@ def from_dataframe(
             carry_forward=carry_forward,
             masks=_names(masks),
             encoding=encoding,
+            dates=dates,
+            zone=zone,
             knowledge=knowledge,
         )
     rows, notes = reader.read(table, held_out, seed, like)

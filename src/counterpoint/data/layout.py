@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from counterpoint.data.columns import CheckedColumns, Times, quoted
+from counterpoint.data.dates import DateOrder
 from counterpoint.errors import CounterpointError
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class Layout:
     """Steps since the row before, as the clock has it; infinite for the first row of a subject or an episode."""
     length: str
     """The length of a step, as `step` takes it."""
+    dates: DateOrder | None
+    """The order of day and month in which the times were read, where they are dates such as 31/01/2024."""
     left_out: np.ndarray
     """Last rows that are left out because the user says the record stops there."""
     notes: list[str] = field(default_factory=list)
@@ -72,7 +75,7 @@ class Layout:
 def lay_out(columns: CheckedColumns, how: "Reader") -> Layout:
     """Sort the rows and cut them into episodes."""
     codes, names = columns.codes(how.subject)
-    moment, shift = columns.times(how.time), not how.next_state
+    moment, shift = how.moments(columns), not how.next_state
     order, opens = _sorted(columns, codes, moment, how)
     outcome, stopped = _marks(columns, order, codes[order], how)
     ended = np.r_[False, ((outcome >= 0) | stopped)[:-1]]
@@ -94,8 +97,8 @@ def lay_out(columns: CheckedColumns, how: "Reader") -> Layout:
     marked = np.r_[stopped[1:] & ~start[1:], False] if shift else stopped
     number = np.cumsum(start) - 1
     step = np.arange(len(order)) - np.flatnonzero(start)[number]
-    notes += [*([moment.note] if moment.note else []), *_vanished(codes[order], keep)]
-    whose = (codes[order], names, number, step, elapsed, length)
+    notes += _vanished(codes[order], keep)
+    whose = (codes[order], names, number, step, elapsed, length, moment.dates)
     return Layout(order, keep, end, outcome, outcomes, marked, *whose, left_out, notes)
 
 

@@ -115,7 +115,7 @@ def _in_order(columns: CheckedColumns, reader: Reader) -> tuple[np.ndarray, list
                 f"some subjects have several rows and there is no column '{reader.time}' to tell the last; add it"
             )
         return codes[np.argsort(codes)], names, np.argsort(codes), np.zeros(len(codes))
-    moment = columns.times(reader.time)
+    moment = reader.moments(columns)
     order = np.lexsort((moment.values, codes))
     same = ~changes(codes[order]) & ~changes(moment.values[order])
     if same.any():

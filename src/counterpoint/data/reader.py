@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from counterpoint.data.action_columns import read_actions
-from counterpoint.data.columns import CheckedColumns, check_missing, open_table, quoted
+from counterpoint.data.columns import CheckedColumns, Times, check_missing, open_table, quoted
+from counterpoint.data.dates import DateOrder
 from counterpoint.data.doses import Bins
 from counterpoint.data.knowledge import Knowledge
 from counterpoint.data.lags import with_lags, without_lags
@@ -64,6 +65,8 @@ class Reader:
     encoding: str = "utf-8"
     knowledge: Knowledge = Knowledge()
     lags: Count = 0
+    dates: DateOrder | None = None
+    zone: str = ""
 
     def __post_init__(self) -> None:
         _check_types(self)
@@ -157,7 +160,7 @@ class Reader:
         if like is None:
             learned = missing or any(column.cuts for column in action.columns)
             states = _static(states, values, following, layout.keep)
-            reader = replace(self, step=layout.length)
+            reader = replace(self, step=layout.length, dates=layout.dates)
             meaning = (tuple(states), action.space, action.names, action.columns, reader)
             like = Schema(*meaning, aside if learned else None, self.knowledge)
         rows = Transitions.logged(
@@ -171,6 +174,10 @@ class Reader:
         like.check_rows(rows.state, rows.action, rows.next_state)
         notes = [*layout.notes, *_precision(states, values), *_precise(self.reward, reward[needed]), *_continuous(rows)]
         return Loaded(with_lags(rows, self.lags) if self.lags else rows, notes)
+
+    def moments(self, columns: CheckedColumns) -> Times:
+        """The clock of a table, read as this reader's first table was: one rule for fitting and for recommending."""
+        return columns.times(self.time, self.dates, self.zone)
 
     def _open(self, table: Any, more: Sequence[str] = ()) -> CheckedColumns:
         names = [self.subject, self.time, self.episode, *self.state, *more]

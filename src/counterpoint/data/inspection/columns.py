@@ -3,14 +3,15 @@
 import csv
 import os
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE, getincrementaldecoder
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from counterpoint.data.columns import DATES, TEXT_SUFFIXES, WORDS, CheckedColumns, kind_of, open_table
+from counterpoint.data.columns import TEXT_SUFFIXES, WORDS, CheckedColumns, kind_of, open_table
+from counterpoint.data.dates import are_dates
 from counterpoint.data.inspection.facts import Kind, Roles
 from counterpoint.data.inspection.names import id_of
 from counterpoint.data.state_columns import MOST_LEVELS
@@ -148,20 +149,8 @@ def _labels(columns: CheckedColumns, name: str) -> TakenColumn:
         meant = np.array([*truth, np.nan], dtype=float)[np.nan_to_num(codes, nan=-1).astype(int)]
         return TakenColumn(name, "yes/no", meant, 2, ("no", "yes"), trouble)
     kind: Kind = "text or id" if len(labels) > MOST_LEVELS else "category" if labels else "empty"
-    kind = "date" if labels and not stray and _are_dates(labels[:100]) else kind
+    kind = "date" if labels and not stray and are_dates(labels[:100]) else kind
     return TakenColumn(name, kind, codes, len(labels), labels, trouble)
-
-
-def _are_dates(labels: Sequence[str]) -> bool:
-    import pandas as pd
-
-    for form in DATES:
-        try:
-            pd.to_datetime(pd.Series(labels, dtype="str"), format=form)
-        except (ValueError, TypeError, OverflowError):
-            continue
-        return True
-    return False
 
 
 def codes_of(columns: CheckedColumns, name: str) -> np.ndarray:
