@@ -78,7 +78,7 @@ def test_a_users_table_is_judged_on_subjects_kept_aside(run: Path, capsys) -> No
     aside = Run(run).held_out
     assert found.logged.value == pytest.approx(float(aside.reward.sum() / 120), abs=1e-5)
     assert {each.name for each in found.estimates} >= {"one-step DR", "WIS", "FQE", "SCM rollouts", "CF-PE"}
-    for words in ("recommended", "paired by subject", f"Verdict: {found.verdict}", "subjects it had not learned from",
+    for words in (found.label(found.value), "paired by subject", f"Verdict: {found.verdict}", "subjects it had not learned from",
                   "softened: in 1% of the steps as whoever logged", "Brier score", "strength 3 a record"):  # fmt: skip
         assert words in said
     assert (run / "evaluation.png").stat().st_size > 20_000

@@ -102,9 +102,7 @@ def run_model(run: Run) -> tuple[Model | None, Task | None]:
 def tell(found: Evaluation) -> None:
     """An evaluation on the terminal."""
     told, share = found.diagnostics, f"{found.confidence:.0%} interval"
-    shown = [
-        {**_row(each, share), "": "recommended" if each.name == found.recommended else ""} for each in found.estimates
-    ]
+    shown = [{**_row(each, share), "": found.label(each)} for each in found.estimates]
     shown += [{**_row(found.logged, share), "": "what happened"}]
     shown += [{**_row(found.difference, share), "": "paired by subject"}] if found.difference else []
     show(shown, f"return of {found.policy}" + ("" if found.discount == 1 else f", discounted by {found.discount:g}"))

@@ -52,7 +52,7 @@ def comparison_figure(found: Comparison, path: str | os.PathLike[str]) -> None:
 
 
 def forest(axes: "Axes", found: Evaluation) -> None:
-    """One line an estimate, the recommended one in colour; the shade is what whoever logged earned."""
+    """One line an estimate, the recommended estimator in colour; the shade is what whoever logged earned."""
     estimates = found.estimates
     _logged(axes, found.logged)
     for place, each in enumerate(estimates):
@@ -65,7 +65,7 @@ def forest(axes: "Axes", found: Evaluation) -> None:
     axes.locator_params(axis="x", nbins=6)
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel(f"return, with {found.confidence:.0%} intervals")
-    axes.set_title(f"Estimates ({found.recommended} is recommended)", loc="left", pad=26)
+    axes.set_title(f"Estimates ({found.recommended}: {found.label(found.value)})", loc="left", pad=26)
 
 
 def whisker(axes: "Axes", place: float, each: Estimate, colour: str) -> None:

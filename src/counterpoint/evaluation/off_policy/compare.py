@@ -11,6 +11,7 @@ from counterpoint.errors import require
 from counterpoint.evaluation.off_policy.case import Case, Judging, estimate_behaviours, lay_beside, whole_log
 from counterpoint.evaluation.off_policy.inside import Inside
 from counterpoint.evaluation.off_policy.judge import Asked, conclude
+from counterpoint.evaluation.off_policy.possible import hold_difference
 from counterpoint.evaluation.off_policy.result import KNOWN, Estimate, Evaluation, read_back
 from counterpoint.evaluation.off_policy.target import Stochastic
 from counterpoint.model import Model
@@ -95,8 +96,16 @@ def compare(
         watch, model = monitor.stage(name), (models or {}).get(name)
         cases[name] = lay_beside(rows, policy, how, others, model, seed, watch, behaviours)
         found.append(conclude(cases[name], Asked(policy, how, held_out, name, seed), Inside(), watch))
-    return Comparison(tuple(found), tuple(_pair(cases, *names, how, seed) for names in combinations(cases, 2)))
+    evaluations = {each.policy: each for each in found}
+    pairs = [_pair(cases, evaluations, *names, how, seed) for names in combinations(cases, 2)]
+    return Comparison(tuple(found), tuple(pairs))
 
 
-def _pair(cases: Mapping[str, Case], one: str, other: str, how: Judging, seed: int) -> Pair:
-    return Pair(one, other, Estimate.of(f"{one} less {other}", cases[one].gain_over(cases[other], how, seed)))
+def _pair(
+    cases: Mapping[str, Case], found: Mapping[str, Evaluation], one: str, other: str, how: Judging, seed: int
+) -> Pair:
+    difference = Estimate.of(f"{one} less {other}", cases[one].gain_over(cases[other], how, seed))
+    possible = found[one].possible
+    if possible is not None:
+        difference = hold_difference(difference, found[one].value, found[other].value, possible)
+    return Pair(one, other, difference)

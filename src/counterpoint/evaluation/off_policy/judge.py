@@ -4,17 +4,34 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from counterpoint.data.return_range import ReturnRange
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
-from counterpoint.evaluation.off_policy.case import RECOMMENDED, Case, Judging, chance, lay_beside, within
+from counterpoint.evaluation.off_policy.case import (
+    RECOMMENDED,
+    Case,
+    Judging,
+    chance,
+    lay_beside,
+    whole_log,
+    within,
+)
 from counterpoint.evaluation.off_policy.confounding import bounds, lost_at
 from counterpoint.evaluation.off_policy.diagnostics import Partition, by_group, by_severity, check_severity, diagnose
 from counterpoint.evaluation.off_policy.episodes import Episodes, Question, resampled
 from counterpoint.evaluation.off_policy.inside import Inside, inside_model
 from counterpoint.evaluation.off_policy.intervals import bca, interval_of
+from counterpoint.evaluation.off_policy.possible import (
+    held_notes,
+    hold,
+    hold_difference,
+    hold_part,
+    hold_sensitivity,
+    possible_range,
+)
 from counterpoint.evaluation.off_policy.result import BehaviourFound, Estimate, Evaluation, Part, Sensitivity
 from counterpoint.evaluation.off_policy.target import Stochastic, finite_actions
-from counterpoint.evaluation.off_policy.verdict import Evidence, not_to_go_by, verdict
+from counterpoint.evaluation.off_policy.verdict import Evidence, impossible, not_to_go_by, verdict
 from counterpoint.evaluation.off_policy.weighting import logged_return
 from counterpoint.model import Model
 from counterpoint.nets.training import Monitor
@@ -62,10 +79,10 @@ def judge(
         'with care'
     """
     check_severity(how.severity, rows.schema)
-    asked = Asked(policy, how, held_out, name, seed)
+    asked = Asked(policy, how, held_out, name, seed, task)
     inside = inside_model(policy, Episodes.of(rows), model, task, how, seed, monitor, check)
     if not isinstance(rows.actions, Discrete):
-        return by_model_alone(rows, asked, inside)
+        return by_model_alone(rows, asked, inside, others)
     return conclude(lay_beside(rows, policy, how, others, model, seed, monitor), asked, inside, monitor)
 
 
@@ -78,60 +95,79 @@ class Asked:
     held_out: bool
     name: str
     seed: int
+    task: Task | None = None
+    """What may declare the range of rewards."""
 
     @property
     def fresh(self) -> bool:
         """Whether the policy has learned nothing from the rows that it is judged on."""
         return self.held_out or isinstance(self.policy, Stochastic)
 
+    def possible(self, rows: Transitions, log: Transitions) -> ReturnRange:
+        """The returns that the episodes judged can have, by the rewards of the whole log."""
+        return possible_range(rows, log, self.how.discount, self.task)
+
 
 def conclude(case: Case, asked: Asked, inside: Inside, monitor: Monitor) -> Evaluation:
     """Every number of a case, those from inside a model beside them, and the verdict."""
     how, seed = asked.how, asked.seed
-    estimates, gain = _estimates(case, how, seed, monitor), case.gain(how, seed)
+    possible = asked.possible(case.question.rows, case.log)
+    whole = _unjudged(case.question, asked, inside, possible)
+    estimates = tuple(hold(each, possible) for each in _estimates(case, how, seed, monitor))
+    gain = Estimate.of(f"more than {LOGGED}", case.gain(how, seed))
+    difference = hold_difference(gain, estimates[0], whole.logged, possible)
     told, behaviour = diagnose(case.question, case.policy, case.log, seed), _behaviour(case)
-    sensitivity = _sensitivity(case, how, seed, gain.excludes(0.0))
+    sensitivity = hold_sensitivity(_sensitivity(case, how, seed, difference.excludes(0.0)), possible)
     groups, severity = by_group(asked.policy, case.question.episodes), by_severity(case.question, how.severity, seed)
-    doubts = behaviour.error, sensitivity.lost_at, asked.fresh, inside.distrusted
+    doubts = behaviour.error, sensitivity.lost_at, asked.fresh, inside.distrusted, possible, _outside(whole.estimates)
     judgement, reasons = verdict(
         Evidence(estimates[0], estimates[-1], sensitivity.behaviour, told, *doubts), how.limits
     )
     return replace(
-        _unjudged(case.question, asked, inside),
+        whole,
         verdict=judgement,
         reasons=reasons,
         recommended=RECOMMENDED,
-        estimates=(*estimates, *inside.estimates),
-        difference=Estimate.of(f"more than {LOGGED}", gain),
+        estimates=(*estimates, *whole.estimates),
+        difference=difference,
         diagnostics=told,
         behaviour=behaviour,
-        groups=_parts(case, groups, how, seed),
+        groups=tuple(hold_part(part, possible) for part in _parts(case, groups, how, seed)),
         severity_by=severity.by,
-        severity=_parts(case, severity, how, seed),
+        severity=tuple(hold_part(part, possible) for part in _parts(case, severity, how, seed)),
         sensitivity=sensitivity,
         softened=how.softened if case.certain else None,
+        notes=(*held_notes(estimates, possible), *whole.notes),
     )
 
 
-def by_model_alone(rows: Transitions, asked: Asked, inside: Inside) -> Evaluation:
+def by_model_alone(rows: Transitions, asked: Asked, inside: Inside, others: Transitions | None = None) -> Evaluation:
     """Continuous doses have no probabilities: only a model says anything, and the log cannot check it."""
     if not inside.estimates:
         finite_actions(rows)
     nobody = torch.zeros(len(rows), 0)
     question = Question(Episodes.of(rows), nobody, nobody, nobody, asked.how.discount)
-    reasons = CONTINUOUS, *not_to_go_by(inside.distrusted)
-    return replace(_unjudged(question, asked, inside), reasons=reasons, recommended=inside.estimates[0].name)
+    possible = asked.possible(rows, whole_log(rows, others))
+    whole = _unjudged(question, asked, inside, possible)
+    reasons = CONTINUOUS, *not_to_go_by(inside.distrusted), *impossible(_outside(whole.estimates), possible)
+    return replace(whole, reasons=reasons, recommended=inside.estimates[0].name)
 
 
-def _unjudged(question: Question, asked: Asked, inside: Inside) -> Evaluation:
+def _outside(estimates: tuple[Estimate, ...]) -> tuple[str, ...]:
+    """Estimates whose values no episode can have."""
+    return tuple(each.name for each in estimates if each.outside)
+
+
+def _unjudged(question: Question, asked: Asked, inside: Inside, possible: ReturnRange) -> Evaluation:
     """What can be said of a policy before any record is weighed: what was logged, and what a model says."""
     policy, how = asked.policy, asked.how
+    estimates = tuple(hold(each, possible) for each in inside.estimates)
     return Evaluation(
         policy=asked.name or type(policy.recipe if isinstance(policy, Policy) else policy).__name__,
         verdict="cannot be judged",
         reasons=(),
         recommended="",
-        estimates=inside.estimates,
+        estimates=estimates,
         logged=Estimate.of(LOGGED, interval_of(logged_return, question, *chance(how, asked.seed))),
         difference=None,
         diagnostics=None,
@@ -146,7 +182,8 @@ def _unjudged(question: Question, asked: Asked, inside: Inside) -> Evaluation:
         confidence=how.confidence,
         draws=how.draws,
         seed=asked.seed,
-        notes=inside.notes,
+        notes=(*held_notes(estimates, possible), *inside.notes),
+        possible=possible,
     )
 
 

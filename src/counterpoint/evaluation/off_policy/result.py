@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from counterpoint.artifacts import decode, encode
+from counterpoint.data.return_range import ReturnRange
 from counterpoint.errors import CounterpointError, require
 from counterpoint.evaluation.off_policy.confounding import Bound
 from counterpoint.evaluation.off_policy.target import Softened
@@ -14,6 +15,7 @@ from counterpoint.settings import Share, check_settings
 
 FORMAT = "counterpoint-evaluation/1"
 Judgement = Literal["supported", "with care", "cannot be judged"]
+HELD = "held to the possible range"
 
 
 @dataclass(frozen=True)
@@ -24,18 +26,39 @@ class Estimate:
     value: float | None
     low: float | None
     high: float | None
+    unheld: tuple[float | None, float | None, float | None] | None = None
+    """Value and ends before they were held to the range of possible returns; None where all lay inside."""
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     @classmethod
     def of(cls, name: str, found: Interval) -> "Estimate":
-        ends = (number if math.isfinite(number) else None for number in (found.estimate, found.low, found.high))
-        return cls(name, *ends)
+        value, low, high = (n if math.isfinite(n) else None for n in (found.estimate, found.low, found.high))
+        return cls(name, value, low, high)
 
     def __str__(self) -> str:
-        value, low, high = ("?" if each is None else f"{each:.3g}" for each in (self.value, self.low, self.high))
-        return f"{value} [{low}, {high}]"
+        return f"{_shown(self.value, self.low, self.high)}{f', {HELD}' if self.held else ''}"
+
+    @property
+    def held(self) -> bool:
+        """Whether value or an end lay outside the possible returns and was moved to the nearest one."""
+        return self.unheld is not None
+
+    @property
+    def outside(self) -> bool:
+        """Whether the value itself did."""
+        return self.unheld is not None and self.unheld[0] != self.value
+
+    @property
+    def before(self) -> str:
+        """Value and ends before they were held."""
+        return _shown(*(self.unheld or (self.value, self.low, self.high)))
+
+    @property
+    def known(self) -> bool:
+        """Whether value and both ends are."""
+        return None not in (self.value, self.low, self.high)
 
     @property
     def width(self) -> float:
@@ -51,6 +74,11 @@ class Estimate:
         return any(
             a.high is not None and b.low is not None and a.high < b.low for a, b in ((self, other), (other, self))
         )
+
+
+def _shown(value: float | None, low: float | None, high: float | None) -> str:
+    middle, *ends = ("?" if each is None else f"{each:.3g}" for each in (value, low, high))
+    return f"{middle} [{', '.join(ends)}]"
 
 
 @dataclass(frozen=True)
@@ -159,7 +187,9 @@ class Evaluation:
     """Resamples of the subjects."""
     seed: int
     notes: tuple[str, ...] = ()
-    """Which estimates are missing, and why."""
+    """Which estimates are missing or were held to the possible range, and why."""
+    possible: ReturnRange | None = None
+    """The returns that an episode can have, to which all estimates are held."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -173,6 +203,17 @@ class Evaluation:
     def value(self) -> Estimate:
         """The recommended estimate."""
         return self[self.recommended]
+
+    def label(self, each: Estimate) -> str:
+        """What a table says beside an estimate: whether it is recommended, and whether it was held.
+
+        An estimate that is not known, or that the verdict refuses, is recommended to nobody.
+        """
+        said = [HELD] if each.held else []
+        if each.name != self.recommended:
+            return ", ".join(said)
+        standing = "recommended" if self.verdict != "cannot be judged" else self.verdict
+        return ", ".join([standing if each.known else "not known", *said])
 
     def words(self) -> str:
         """The verdict and why."""
@@ -203,14 +244,22 @@ class Evaluation:
             found += [("unmeasured confounding", f"strength {b.strength:g} per {self.sensitivity.per}", None,
                        Estimate("", None, b.low, b.high)) for b in self.sensitivity.confounding]  # fmt: skip
         return [
-            {"kind": kind, "name": name, "value": each.value, "low": each.low, "high": each.high, "subjects": subjects}
+            {
+                "kind": kind,
+                "name": name,
+                "value": each.value,
+                "low": each.low,
+                "high": each.high,
+                "subjects": subjects,
+                "held": each.held,
+            }
             for kind, name, subjects, each in found
         ]
 
 
 KNOWN: dict[str, type] = {
     each.__name__: each
-    for each in (Evaluation, Estimate, Part, Diagnostics, BehaviourFound, Sensitivity, Bound, Softened)
+    for each in (Evaluation, Estimate, Part, Diagnostics, BehaviourFound, Sensitivity, Bound, Softened, ReturnRange)
 }
 
 

@@ -6,6 +6,7 @@ of the difference says. "cannot be judged" says that any number from this log wo
 
 from dataclasses import dataclass
 
+from counterpoint.data.return_range import ReturnRange
 from counterpoint.evaluation.off_policy.result import Diagnostics, Estimate, Judgement
 from counterpoint.settings import Amount, Share, check_settings
 
@@ -59,6 +60,10 @@ class Evidence:
     held_out: bool
     distrusted: tuple[str, ...]
     """Estimates inside a model that its checks distrust."""
+    possible: ReturnRange | None = None
+    """The returns that an episode can have."""
+    impossible: tuple[str, ...] = ()
+    """Estimates inside a model whose values lay outside."""
 
 
 def verdict(found: Evidence, limits: Limits = Limits()) -> tuple[Judgement, tuple[str, ...]]:
@@ -70,6 +75,11 @@ def verdict(found: Evidence, limits: Limits = Limits()) -> tuple[Judgement, tupl
 
 def _grave(found: Evidence, limits: Limits) -> list[str]:
     told, reasons = found.diagnostics, []
+    if found.value.outside:
+        reasons.append(
+            f"{found.value.name} was {found.value.before}, outside the possible returns{_range(found.possible)}: the"
+            " values behind it are wrong."
+        )
     if found.value.width == float("inf"):
         reasons.append("Too few decisions are the policy's: drawn again, some logs would say nothing of it at all.")
     if told.effective < limits.effective:
@@ -151,7 +161,19 @@ def _assuming(found: Evidence, limits: Limits) -> list[str]:
             "The policy may have learned from the very subjects it is judged on, which flatters it; hold some out"
             " (--held-out)."
         )
-    return [*reasons, *not_to_go_by(found.distrusted)]
+    return [*reasons, *not_to_go_by(found.distrusted), *impossible(found.impossible, found.possible)]
+
+
+def _range(possible: ReturnRange | None) -> str:
+    return f" ({possible})" if possible else ""
+
+
+def impossible(names: tuple[str, ...], possible: ReturnRange | None) -> list[str]:
+    """A word on estimates inside a model that no episode can have, where there are some."""
+    if not names:
+        return []
+    said = f"What the model itself says of the policy lay outside the possible returns{_range(possible)}"
+    return [f"{said}: {', '.join(names)}. The model is wrong where the policy leads."]
 
 
 def not_to_go_by(names: tuple[str, ...]) -> list[str]:

@@ -1,8 +1,8 @@
 """What a log says of a policy, laid out: the verdict, estimates with intervals, for whom, and what it rests on."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from counterpoint.evaluation.off_policy.result import Estimate, Evaluation, Part
+from counterpoint.evaluation.off_policy.result import HELD, Estimate, Evaluation, Part
 from counterpoint.report.html.cells import SMALLEST, Table, between, counted, number, share
 
 
@@ -38,9 +38,10 @@ def interval(estimate: Estimate | None) -> str:
     """A value with its interval in words."""
     if estimate is None or estimate.value is None:
         return "not known"
+    held = f", {HELD}" if estimate.held else ""
     if estimate.low is None or estimate.high is None:
-        return f"{number(estimate.value)} (interval not known)"
-    return between(estimate.value, estimate.low, estimate.high)
+        return f"{number(estimate.value)} (interval not known){held}"
+    return f"{between(estimate.value, estimate.low, estimate.high)}{held}"
 
 
 def comparison(found: Evaluation) -> str:
@@ -58,14 +59,16 @@ def comparison(found: Evaluation) -> str:
 
 
 def _estimates(found: Evaluation) -> Table:
-    lines = [
-        (f"{each.name}{', to go by' if each.name == found.recommended else ''}", interval(each))
-        for each in found.estimates
-    ]
+    lines = [(f"{each.name}{_standing(found, each)}", interval(each)) for each in found.estimates]
     lines += [("whoever logged", interval(found.logged))]
     lines += [("policy less whoever logged, paired by subject", interval(found.difference))] if found.difference else []
     head = ("Estimate", f"Value ({found.confidence:.0%} interval)")
     return Table("Value of an episode, by every estimator", head, tuple(lines))
+
+
+def _standing(found: Evaluation, each: Estimate) -> str:
+    """What is said beside the name of the recommended estimate; that it was held stands beside its value."""
+    return f", {found.label(replace(each, unheld=None))}" if each.name == found.recommended else ""
 
 
 def _facts(found: Evaluation) -> tuple[tuple[str, str], ...]:
