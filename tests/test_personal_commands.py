@@ -80,7 +80,7 @@ def test_groups_are_found_and_their_rules_are_told(run: Path, capsys) -> None:
     assert sorted(sizes) == sorted([odd, len(rows.subject.unique()) - odd])
     assert "2 groups of subjects" in said
     assert f"group 1, {sizes[0]} of {sum(sizes)} subjects:\n  dose = " in said
-    assert "everybody, and whoever is not known yet:\n  dose = " in said
+    assert "everybody, and subjects not known yet:\n  dose = " in said
 
 
 def test_a_record_finds_the_group_and_its_policy_answers(run: Path, tmp_path: Path, capsys) -> None:

@@ -14,7 +14,7 @@ from counterpoint.data.schema import Column, Schema
 from counterpoint.nets.learner import Stepper
 from counterpoint.nets.training import Monitor, Schedule
 from counterpoint.policies.base import Policy
-from counterpoint.policies.rules import is_ordered
+from counterpoint.policies.rules import is_ordered, middle_doses
 from counterpoint.policies.search import SearchLearner
 from counterpoint.policies.searched import SearchedPolicy
 from counterpoint.scm.base import StructuralCausalModel
@@ -97,7 +97,8 @@ def test_a_network_is_layers_of_tanh() -> None:
     hidden = torch.tanh(x @ numbers[:6].view(2, 3) + numbers[6:9])
     by_hand = 2 * torch.tanh(hidden @ numbers[9:12].view(3, 1) + numbers[12:])
     assert rule.width(2, actions) == 13
-    torch.testing.assert_close(rule.choose(rule.scores(numbers[None], x[None], actions), actions)[0], by_hand)
+    doses = middle_doses(actions)[None]
+    torch.testing.assert_close(rule.choose(rule.scores(numbers[None], x[None], actions), actions, doses)[0], by_hand)
 
 
 def test_what_is_ordered_is_told_from_the_space() -> None:
@@ -179,7 +180,7 @@ def test_candidates_are_tried_in_every_member_under_the_same_chance(model: Struc
     drawn = {name: tensor[0][None] for name, tensor in learner.draw(0, random, 1).items()}
     numbers = torch.randn(1, 3, learner.width, generator=random)
     numbers[:, 2] = numbers[:, 0]
-    returns = learner.returns(numbers, drawn["start"], drawn["noise"])
+    returns = learner.returns(numbers, drawn["start"], drawn["noise"], priced=False)
     assert torch.equal(returns[:, :, 0], returns[:, :, 2])
     assert not torch.equal(returns[:, :, 0], returns[:, :, 1])
     own = learner.policies({"numbers": numbers[:, 1], "returns": torch.zeros(1, 2)})[0]
@@ -193,7 +194,7 @@ def test_candidates_are_tried_in_every_member_under_the_same_chance(model: Struc
 def test_factors_are_rounded_where_candidates_are_tried_and_not_where_one_is_chosen(
     model: StructuralCausalModel, monkeypatch: pytest.MonkeyPatch, allowed: bool
 ) -> None:
-    learner, precisions = learner_of(model, allow_tf32=allowed), []
+    learner, precisions = learner_of(model, allow_tf32=allowed, support_price=0.0), []
     plain = learner.returns
 
     def returns(*given: Tensor, **named: Tensor) -> Tensor:
@@ -232,7 +233,7 @@ def test_the_best_of_all_checks_and_restarts_is_kept(model: StructuralCausalMode
     learner.distribution.mean[0, 1, [0, 3]] = -0.8  # About a = −s: x on the first dose, y on the second.
     assert learner.score().shape == (1,)
     assert torch.equal(learner.incumbents.numbers[0], learner.distribution.mean[0, 1])
-    returns = learner.returns(learner.distribution.mean, **learner.choosing)
+    returns = learner.returns(learner.distribution.mean, **learner.choosing, priced=False)
     torch.testing.assert_close(learner.incumbents.returns[0], returns[0, :, 1].mean(-1))
 
 
@@ -299,7 +300,7 @@ def test_a_search_that_never_looks_keeps_nothing_and_is_refused() -> None:
 
 
 def test_leaving_the_log_has_its_price(model: StructuralCausalModel) -> None:
-    free, priced = learner_of(model), learner_of(model, support_price=100.0)
+    free, priced = learner_of(model, support_price=0.0), learner_of(model, support_price=100.0)
     drawn = {name: tensor[:1] for name, tensor in free.draw(0, torch.Generator().manual_seed(0), 1).items()}
     numbers = torch.zeros(1, 2, free.width)
     numbers[:, 1, 4:] = 5.0  # Always the largest dose: far from everything within a few steps.

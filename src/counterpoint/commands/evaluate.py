@@ -117,7 +117,10 @@ def tell(found: Evaluation) -> None:
         say(f"{told.agreement:.0%} of logged actions are the policy's too; {told.unsupported:.0%} of its actions were"
             f" never given to others in similar states, and at {told.strayed:.0%} of the steps it would have taken one"
             " by then")  # fmt: skip
-    say(f"softened: {found.softened}" if found.softened else "the policy has chances of its own and is not softened")
+    if found.softened:
+        say(f"softened: {found.softened}")
+    elif told:
+        say("not softened: the policy draws its actions at random")
     _tell_sensitivity(found)
     for note in found.notes:
         say(f"note: {note}")

@@ -9,18 +9,17 @@ import tyro
 from counterpoint.artifacts import device_of
 from counterpoint.commands.check_scm import examine
 from counterpoint.commands.console import Saving, say, watching
+from counterpoint.commands.search_flags import SearchFlags
+from counterpoint.commands.trained import trained_lines
 from counterpoint.data.jobs import Job
-from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError, require
 from counterpoint.methods.arms import named_arms
 from counterpoint.methods.general import LEARNER, General
 from counterpoint.methods.personal import Personal, check_personal
 from counterpoint.nets.training import Monitor
-from counterpoint.policies.base import Policy, Verdict
+from counterpoint.policies.base import Policy, PolicyLearner, Verdict
 from counterpoint.policies.d3qn import D3QN
-from counterpoint.policies.personal import PersonalPolicy
 from counterpoint.policies.search import Search
-from counterpoint.policies.searched import SearchedPolicy
 from counterpoint.runs import Run
 from counterpoint.settings import Count
 
@@ -35,7 +34,8 @@ PARENTS = {
     **{name: ["scm"] for name in ("search", *PERSONAL)},
 }
 """What the methods that learn with the run's own SCM are made from; every other fits what it needs itself."""
-WITHOUT_Q = ("pets", "search", "pilco", "ctrl-p")
+SEARCHED = ("search", "pilco", "ctrl-p")
+WITHOUT_Q = ("pets", *SEARCHED)
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,9 @@ class Train:
     baselines."""
     groups: Count = 0
     """Groups of subjects, for ctrl-p and ctrl-p-d3qn; 0 for the number that the records speak for."""
+    search: tyro.conf.OmitArgPrefixes[SearchFlags] = SearchFlags()
     learner: tyro.conf.OmitArgPrefixes[D3QN] = LEARNER
+    """The Q-network of all other methods but pets."""
     seed: int = 0
     """Seed of everything random."""
     device: str = "cpu"
@@ -62,6 +64,11 @@ class Train:
         require(
             self.method not in WITHOUT_Q or self.learner == LEARNER,
             f"{self.method} learns no Q-network; leave the flags of the Q-network away",
+        )
+        require(
+            self.method in SEARCHED or self.search == SearchFlags(),
+            f"{self.method} searches no rule; leave --support-price, --objective, --rounds, --restarts and --horizon"
+            " away",
         )
         require(not self.groups or self.method in PERSONAL, f"{self.method} knows no groups; leave --groups away")
         require(
@@ -77,10 +84,9 @@ class Train:
             policy = self._learn(run, monitor)
         run.keep("policy", policy.judged(verdict).save, parents)
         say(f"{self.method} learned on {len(run.training)} logged rows, policy in {run.path('policy')}")
-        if isinstance(policy, SearchedPolicy):
-            say(f"{policy.explain()}\nreturn inside the model {policy.return_in_model:.4g}")
-        if isinstance(policy, PersonalPolicy):
-            say(_groups_in_words(policy, run.training))
+        model = run.scm if "scm" in parents else None
+        for line in trained_lines(policy, run.training, model, self.seed):
+            say(line)
         say(str(verdict))
 
     def _verdict(self, run: Run) -> Verdict:
@@ -96,32 +102,25 @@ class Train:
 
     def _learn(self, run: Run, monitor: Monitor) -> Policy:
         arm, stage = named_arms(self.learner)[self.method], monitor.stage("train")
+        if self.method in SEARCHED:
+            arm = self._searching(arm, run)
         if self.method not in PARENTS:
             return arm.fit(run.training, run.task, self.seed, stage, self.device)
-        model = run.scm
-        if isinstance(arm, Search):
-            rows = run.training
-            arm.check([Job(rows)], run.task)
-            model, job = model.to(device_of(self.device)), Job(rows, self.seed, model.subjects(rows))
-            return replace(arm, model=model.recipe).with_models([job], [model], run.task, stage)[0].selected
+        model, rows = run.scm, run.augmented if isinstance(arm, General) else run.training
         if isinstance(arm, Personal):
-            rows = run.training
             arm, job = arm.within(model, rows, self.groups), Job(rows, self.seed)
-            arm.check([job], run.task)
-            own = model.to(device_of(self.device))
-            return arm.with_models([job], [own], run.task, stage, self.device)[0].selected
-        assert isinstance(arm, General)
-        rows = run.augmented
-        job = Job(rows, self.seed, model.subjects(rows))
-        return replace(arm, model=model.recipe).learn([job], [model], run.task, stage, self.device)[0].selected
+        else:
+            job = Job(rows, self.seed, model.subjects(rows))
+        there = model.to(device_of(self.device))
+        if isinstance(arm, General):
+            return replace(arm, model=model.recipe).learn([job], [there], run.task, stage, self.device)[0].selected
+        assert isinstance(arm, Search | Personal)
+        arm.check([job], run.task)
+        arm = replace(arm, model=model.recipe) if isinstance(arm, Search) else arm
+        return arm.with_models([job], [there], run.task, stage, self.device)[0].selected
 
-
-def _groups_in_words(policy: PersonalPolicy, rows: Transitions) -> str:
-    """How many subjects each group has, and its rule where that can be said."""
-    sizes, whole = policy.sizes(rows), rows.subject.unique().numel()
-    names = [f"group {g + 1}, {size} of {whole} subjects" for g, size in enumerate(sizes)]
-    lines = [f"{len(sizes)} group{'s' if len(sizes) != 1 else ''} of subjects"]
-    for name, own in zip([*names, "everybody, and whoever is not known yet"], policy.policies, strict=True):
-        rule = own.explain().splitlines() if isinstance(own, SearchedPolicy) else []
-        lines += [name + (":" if rule else ""), *(f"  {line}" for line in rule)]
-    return "\n".join(lines)
+    def _searching(self, arm: PolicyLearner, run: Run) -> PolicyLearner:
+        """The method with the settings of its search."""
+        if isinstance(arm, Personal) and isinstance(arm.policy, Search):
+            return replace(arm, policy=self.search.applied(arm.policy, run.training, run.task))
+        return self.search.applied(arm, run.training, run.task) if isinstance(arm, Search) else arm

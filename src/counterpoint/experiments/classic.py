@@ -93,7 +93,14 @@ def problems() -> dict[str, Problem]:
 def _search(rule: OrderedDose | ScoredActions, optimizer: CrossEntropy, rounds: Positive, horizon: Count = 0) -> Search:
     schedule = Schedule(steps=rounds, check_every=5, log_every=5)
     return Search(
-        MODEL, draws=None, rule=rule, optimizer=optimizer, schedule=schedule, choosing_starts=8, horizon=horizon
+        MODEL,
+        draws=None,
+        rule=rule,
+        optimizer=optimizer,
+        schedule=schedule,
+        choosing_starts=8,
+        horizon=horizon,
+        support_price=0.0,
     )
 
 

@@ -36,6 +36,9 @@ class Learner(nn.Module, ABC):
     def update(self, draw: Tensors) -> dict[str, Float[Tensor, " k"]]:
         """One update of every member from its own draws [K, …], never waiting for a GPU; returns losses to log."""
 
+    unscored: str = ""
+    """Why training is refused whose checkpoints all have a score that is not finite, and what to do; empty where the
+    first weights are as good as any."""
     prepare_every: int = 0
     """Updates between two calls of `prepare`; 0 for none."""
 

@@ -227,7 +227,7 @@ class _Run:
         self.progress.checks += 1
         active = self.waited < self.schedule.patience if self.schedule.patience else torch.ones_like(self.waited).bool()
         score = self.learner.score()
-        better = active & (score < self.best_score)
+        better = active & score.isfinite() & (score < self.best_score)
         for name, tensor in self.learner.network().state_dict().items():
             self.best[name] = torch.where(per_member(better, tensor), tensor, self.best[name])
         self.best_score = torch.where(better, score, self.best_score)
@@ -236,6 +236,8 @@ class _Run:
 
     def finish(self) -> Trained:
         self.monitor.report(self.monitor.name, self.schedule.steps, self.schedule.steps)
+        if self.schedule.check_every and self.learner.unscored and not bool(self.best_score.isfinite().all()):
+            raise CounterpointError(f"{self.monitor.name}: {self.learner.unscored}")
         network = self.learner.network()
         last = {name: tensor.clone() for name, tensor in network.state_dict().items()}
         if self.monitor.folder is not None:

@@ -41,12 +41,34 @@ class Verdict:
         return f"Trust in the model behind this policy: {self.trust}{', because:' if lines else '.'}{lines}"
 
 
+@dataclass(frozen=True)
+class Kept:
+    """Which checkpoint became the policy, and how it did inside the model that chose it."""
+
+    step: int
+    steps: int
+    """Steps of the whole training."""
+    score: float
+    """What was made as large as possible: the mean return inside the model, or a search's own objective."""
+    return_in_model: float
+    """Mean return inside the model, without the price of leaving the log."""
+    horizon: int
+    """Steps of an episode inside the model."""
+
+    def __str__(self) -> str:
+        said = f"kept step {self.step} of {self.steps}: return inside the model {self.return_in_model:.4g}"
+        said += f" over {self.horizon} steps"
+        return said if self.score == self.return_in_model else f"{said}, objective {self.score:.4g}"
+
+
 class Policy(nn.Module, Artifact, ABC):
     """What a learner returns. `act` is a pure function of the state and the subject's factor."""
 
     kind: ClassVar[str] = "policy"
     verdict: Verdict = Verdict()
     """What `check` said of the model behind it."""
+    kept: Kept | None = None
+    """The checkpoint that became this policy; none where nothing chose among them, and for a policy read back."""
 
     @abstractmethod
     def actor(self) -> Actor:

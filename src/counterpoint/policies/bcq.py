@@ -24,7 +24,7 @@ from counterpoint.nets.dueling import DuelingQ
 from counterpoint.nets.stacked import StackedMLP, initialise
 from counterpoint.nets.training import Monitor, train
 from counterpoint.policies.base import Learned, PolicyLearner, discrete
-from counterpoint.policies.d3qn import D3QN, QLearner, Selector, greedy_by, selected_by, table
+from counterpoint.policies.d3qn import D3QN, QLearner, Selector, greedy_by, kept_by, selected_by, table
 from counterpoint.policies.qnetwork import QPolicy, q_policies, saved_q_policy
 from counterpoint.settings import Share, Weight, check_settings
 from counterpoint.tasks.base import Task
@@ -90,7 +90,8 @@ class BCQ(PolicyLearner):
         objective = replace(greedy_by(task, jobs[0]), penalty=Imitation(self.logit_penalty))
         learner = QLearner(network, self.build, tables, self.learner, objective, selector)
         known = identity(self, jobs, task, selected_by(selector))
-        return q_policies(self, train(learner, self.learner.schedule, seeds, known, monitor), jobs, actions)
+        trained = train(learner, self.learner.schedule, seeds, known, monitor)
+        return q_policies(self, trained, jobs, actions, kept_by(trained, self.learner.schedule, selector))
 
     def build(self, state: int, actions: int, members: int) -> ConstrainedQ:
         """An untrained network of the right shape."""

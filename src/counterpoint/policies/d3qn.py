@@ -19,8 +19,8 @@ from counterpoint.nets.dueling import DuelingQ
 from counterpoint.nets.learner import Learner
 from counterpoint.nets.optimizers import adam, clip_members
 from counterpoint.nets.stacked import initialise
-from counterpoint.nets.training import Monitor, Schedule, train
-from counterpoint.policies.base import Learned, PolicyLearner, action_numbers, discrete
+from counterpoint.nets.training import Monitor, Schedule, Trained, train
+from counterpoint.policies.base import Kept, Learned, PolicyLearner, action_numbers, discrete
 from counterpoint.policies.qnetwork import QPolicy, greedy, q_policies, saved_q_policy
 from counterpoint.policies.rollout_rows import NAMES, RolloutReplay
 from counterpoint.seeding import derive
@@ -76,7 +76,7 @@ class D3QN(PolicyLearner):
         learner = QLearner(network, self.build, tables, self, objective, selector, replay)
         known = identity(self, jobs, task, selected_by(selector), replay and replay.how)
         trained = train(learner, self.schedule, seeds, known, monitor)
-        return q_policies(self, trained, jobs, actions)
+        return q_policies(self, trained, jobs, actions, kept_by(trained, self.schedule, selector))
 
     def build(self, state: int, actions: int, members: int) -> DuelingQ:
         """An untrained network of the right shape."""
@@ -90,6 +90,14 @@ class D3QN(PolicyLearner):
 def voter_seeds(jobs: Sequence[Job], networks: int) -> list[int]:
     """A seed for every network of every job; the first network starts as one alone would."""
     return [seed for job in jobs for seed in (job.seed, *(derive(job.seed, "q", i) for i in range(1, networks)))]
+
+
+def kept_by(trained: Trained, schedule: Schedule, selector: Selector | None) -> list[Kept]:
+    """The checkpoint of every network that `selector` chose; none where nothing chose."""
+    if selector is None or not schedule.check_every:
+        return []
+    horizon, each = getattr(selector, "horizon", 0), zip(trained.best_step, -trained.best_score, strict=True)
+    return [Kept(int(step), schedule.steps, float(score), float(score), horizon) for step, score in each]
 
 
 def selected_by(selector: Selector | None) -> Any:
@@ -149,6 +157,11 @@ class QLearner(Learner):
     reward: Tensor
     next_state: Tensor
     not_terminated: Tensor
+
+    unscored = (
+        "no policy has a finite return inside the fitted model, so no checkpoint can be kept; check the model"
+        " (counterpoint check-scm), fit another one or declare the bounds of the state (fit --bounds)"
+    )
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ from counterpoint.data.spaces import Discrete
 from counterpoint.nets.dueling import DuelingQ
 from counterpoint.nets.stacked import stack, unstack, with_weights
 from counterpoint.nets.training import Trained
-from counterpoint.policies.base import Learned, Policy, saved_verdict
+from counterpoint.policies.base import Kept, Learned, Policy, saved_verdict
 from counterpoint.simulation.rollout import Actor
 
 
@@ -75,8 +75,13 @@ def greedy(network: DuelingQ, actions: Discrete, votes: int = 1, categories: Cat
     return act
 
 
-def q_policies(recipe: Any, trained: Trained, jobs: Sequence[Job], actions: Discrete) -> list[Learned]:
-    """The policies of a trained stack, job by job; one for both ends where no checkpoint was chosen."""
+def q_policies(
+    recipe: Any, trained: Trained, jobs: Sequence[Job], actions: Discrete, kept: Sequence[Kept] = ()
+) -> list[Learned]:
+    """The policies of a trained stack, job by job; one for both ends where no checkpoint was chosen.
+
+    `kept` are the chosen checkpoints, one a network; the networks of a job share theirs.
+    """
 
     def policies(weights: dict[str, Tensor]) -> list[QPolicy]:
         parts = unstack(weights, len(jobs))
@@ -84,6 +89,8 @@ def q_policies(recipe: Any, trained: Trained, jobs: Sequence[Job], actions: Disc
 
     last = policies(trained.last)
     selected = last if trained.selected is trained.last else policies(trained.selected)
+    for policy, chosen in zip(selected, kept[:: max(len(kept) // len(jobs), 1)], strict=False):
+        policy.kept = chosen
     return [Learned(*both) for both in zip(selected, last, strict=True)]
 
 

@@ -1,16 +1,18 @@
 """Parametric policies that a search can move: a row of numbers decides what is done in every state.
 
     x = (state − mean) / spread, and the subject's factor behind it
-    OrderedDose     dose = middle + half range · tanh(W·x + b), rounded to the nearest dose where doses are a list
+    OrderedDose     dose = start + reach · tanh(W·x + b), rounded to the nearest dose where doses are a list
+                    start: the logged median of continuous doses, the middle of a list
+                    reach: from the median to the ends of the central 95% of the logged doses, on either side of it
     ScoredActions   argmax_a (W·x + b)_a, which assumes no order of the actions
 
 With `hidden` widths a network with tanh units stands between x and the last linear map.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 
 import torch
@@ -19,6 +21,7 @@ from torch import Tensor
 
 from counterpoint.data.schema import Schema
 from counterpoint.data.spaces import ActionSpace, Box, Discrete, nearest
+from counterpoint.data.transitions import Transitions
 from counterpoint.errors import require
 from counterpoint.settings import Widths, check_settings
 
@@ -40,11 +43,15 @@ class Rule(ABC):
         """Scores that one state has."""
 
     @abstractmethod
-    def choose(self, scores: Float[Tensor, "*n o"], actions: ActionSpace) -> Float[Tensor, "*n a"]:
-        """The action that the scores stand for."""
+    def choose(
+        self, scores: Float[Tensor, "k *n o"], actions: ActionSpace, doses: Float[Tensor, "k 3 a"]
+    ) -> Float[Tensor, "k *n a"]:
+        """The action that the scores stand for; `doses` are each policy's start and reach."""
 
     @abstractmethod
-    def sentences(self, weights: Float[Tensor, "s o"], bias: Float[Tensor, " o"], schema: Schema) -> list[str]:
+    def sentences(
+        self, weights: Float[Tensor, "s o"], bias: Float[Tensor, " o"], schema: Schema, doses: Float[Tensor, "3 a"]
+    ) -> list[str]:
         """A linear rule in words, its weights in the units of the columns."""
 
     def width(self, inputs: int, actions: ActionSpace) -> int:
@@ -94,18 +101,25 @@ class OrderedDose(Rule):
     def outputs(self, actions: ActionSpace) -> int:
         return actions.width
 
-    def choose(self, scores: Float[Tensor, "*n o"], actions: ActionSpace) -> Float[Tensor, "*n a"]:
-        middle, half = _middle_on(actions, scores.device)
-        dose = torch.addcmul(middle, torch.tanh(scores), half)
+    def choose(
+        self, scores: Float[Tensor, "k *n o"], actions: ActionSpace, doses: Float[Tensor, "k 3 a"]
+    ) -> Float[Tensor, "k *n a"]:
+        start, below, above = doses[:, None].unbind(-2)
+        dose = torch.addcmul(start, torch.tanh(scores), torch.where(scores > 0, above, below))
         return nearest(actions, dose) if isinstance(actions, Discrete) else dose
 
-    def sentences(self, weights: Float[Tensor, "s o"], bias: Float[Tensor, " o"], schema: Schema) -> list[str]:
-        said, actions = [], schema.actions
+    def sentences(
+        self, weights: Float[Tensor, "s o"], bias: Float[Tensor, " o"], schema: Schema, doses: Float[Tensor, "3 a"]
+    ) -> list[str]:
+        said, ends = [], "" if isinstance(schema.actions, Box) else ", rounded to the nearest dose"
         for i, name in enumerate(schema.action_names):
-            middle, half = _middle(actions)
+            start, below, above = doses[:, i].tolist()
             line = linear(weights[:, i], float(bias[i]), _inputs(schema, len(weights)))
-            ends = "" if isinstance(actions, Box) else ", rounded to the nearest dose"
-            said.append(f"{name} = {middle[i]:g} + {half[i]:g} · tanh({line}){ends}")
+            if f"{below:g}" == f"{above:g}":
+                said.append(f"{name} = {start:g} + {above:g} · tanh({line}){ends}")
+            else:
+                reach = f"({above:.3g} where z > 0, else {below:.3g})"
+                said.append(f"{name} = {start:.3g} + {reach} · tanh(z){ends}, with z = {line}")
         return said
 
 
@@ -116,10 +130,14 @@ class ScoredActions(Rule):
     def outputs(self, actions: ActionSpace) -> int:
         return listed(actions).count
 
-    def choose(self, scores: Float[Tensor, "*n o"], actions: ActionSpace) -> Float[Tensor, "*n a"]:
+    def choose(
+        self, scores: Float[Tensor, "k *n o"], actions: ActionSpace, doses: Float[Tensor, "k 3 a"]
+    ) -> Float[Tensor, "k *n a"]:
         return listed(actions).features(scores.argmax(-1))
 
-    def sentences(self, weights: Float[Tensor, "s o"], bias: Float[Tensor, " o"], schema: Schema) -> list[str]:
+    def sentences(
+        self, weights: Float[Tensor, "s o"], bias: Float[Tensor, " o"], schema: Schema, doses: Float[Tensor, "3 a"]
+    ) -> list[str]:
         inputs = _inputs(schema, len(weights))
         scores = [
             f"score of {label} = {linear(weights[:, i], float(bias[i]), inputs)}"
@@ -128,18 +146,34 @@ class ScoredActions(Rule):
         return ["the action with the highest score:", *scores]
 
 
-@lru_cache(maxsize=64)
-def _middle(actions: ActionSpace) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The middle of the space and half its range, column by column."""
+CENTRAL = 0.95
+"""Share of the logged doses, around their median, within which a rule for continuous doses stays."""
+
+
+def middle_doses(actions: ActionSpace) -> Float[Tensor, "3 a"]:
+    """Where a dose starts and how far it reaches below and above: the middle of the space and half its range."""
     ends = list(zip(actions.low, actions.high, strict=True))
-    return tuple((low + high) / 2 for low, high in ends), tuple((high - low) / 2 for low, high in ends)
+    half = [(high - low) / 2 for low, high in ends]
+    return torch.tensor([[(low + high) / 2 for low, high in ends], half, half])
 
 
-@lru_cache(maxsize=64)
-def _middle_on(actions: ActionSpace, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The same as tensors that stay on a device."""
-    middle, half = _middle(actions)
-    return torch.tensor(middle, device=device), torch.tensor(half, device=device)
+def logged_doses(logged: Transitions) -> Float[Tensor, "3 a"]:
+    """The same by the real rows of a log: the median dose, and the way to both ends of the central 95% of doses.
+
+    The largest dose of a log is often an error or an exception: half of it is many times what is usually given. Doses
+    below and above the median are counted apart, so that a column that is mostly 0 can still rise.
+    """
+    columns = logged.real.action.cpu().sort(0).values.unbind(1)
+    return torch.stack([_reach(column) for column in columns], 1)
+
+
+def _reach(ordered: Float[Tensor, " n"]) -> Float[Tensor, " 3"]:
+    """Median of sorted doses, and its distances from the doses that 5% of those below and above it are beyond."""
+    median = ordered[(len(ordered) - 1) // 2]
+    below, above = ordered[ordered < median], ordered[ordered > median]
+    low = below[int((1 - CENTRAL) * (len(below) - 1))] if len(below) else median
+    high = above[math.ceil(CENTRAL * (len(above) - 1))] if len(above) else median
+    return torch.stack([median, median - low, high - median])
 
 
 def listed(actions: ActionSpace) -> Discrete:

@@ -19,15 +19,16 @@ from torch.optim import Optimizer
 
 from counterpoint.artifacts import Saved
 from counterpoint.data.jobs import Categories, Job, Origin, context, identity, spread_levels
+from counterpoint.data.logged_returns import return_deviation
 from counterpoint.data.shapes import State, Theta
-from counterpoint.data.spaces import ActionSpace
+from counterpoint.data.spaces import ActionSpace, Box
 from counterpoint.errors import CounterpointError, require
 from counterpoint.model import Model, ModelRecipe
 from counterpoint.nets.learner import Learner, Replayed
 from counterpoint.nets.training import Monitor, Schedule, train
-from counterpoint.policies.base import Learned, ModelBased, saved_verdict
+from counterpoint.policies.base import Kept, Learned, ModelBased, saved_verdict
 from counterpoint.policies.evolution import CrossEntropy, EvolutionStrategy
-from counterpoint.policies.rules import OrderedDose, Rule, ScoredActions, is_ordered
+from counterpoint.policies.rules import OrderedDose, Rule, ScoredActions, is_ordered, logged_doses, middle_doses
 from counterpoint.policies.searched import SearchedPolicy
 from counterpoint.scm.density import DensitySCM
 from counterpoint.scm.posterior import PosteriorDraws
@@ -69,8 +70,10 @@ class Search(ModelBased):
     """Steps an episode; 0 for the task's own."""
     sees_factor: bool = True
     """Whether the policy is told the subject's factor, where the model has one; without, one policy serves all."""
-    support_price: Weight = 0.0
-    """Price, in units of the reward, of every step whose state and action are unlike all of the log; 0 for none."""
+    support_price: Weight | None = None
+    """Price, in units of the reward, of every step whose state and action are unlike all of the log; 0 for none. None
+    for one standard deviation of the logged returns where doses are continuous, and for no price where they are a list.
+    """
     allow_tf32: bool = False
     """Whether a GPU may round the factors of matrix products to ten bits (TF32) where candidates are tried, not where
     the policy is chosen among them: twice as fast in a model of wide networks."""
@@ -88,7 +91,7 @@ class Search(ModelBased):
         self.rule_for(task.actions).outputs(task.actions)
         require(
             self.horizon > 0 or getattr(task, "horizon", 0) > 0,
-            "the task has no horizon and its episodes need not end; give Search(horizon=…)",
+            "the task has no horizon and its episodes need not end; set horizon=…",
         )
 
     def with_models(
@@ -107,11 +110,20 @@ class Search(ModelBased):
         known = identity(self, jobs, task, [model.fingerprint for model in models])
         trained = train(learner, self.schedule, seeds, known, monitor.stage("search"))
         found = learner.policies(trained.selected)
+        for k, policy in enumerate(found):
+            step, score = int(trained.best_step[k]), -float(trained.best_score[k])
+            policy.kept = Kept(step, self.schedule.steps, score, policy.return_in_model, learner.horizon)
         return [Learned(policy, policy) for policy in found]
 
     def rule_for(self, actions: ActionSpace) -> Rule:
         """The class of policies for a space of actions."""
         return self.rule or (OrderedDose() if is_ordered(actions) else ScoredActions())
+
+    def price(self, job: Job, task: Task) -> float:
+        """The price of a step that leaves the log."""
+        if self.support_price is not None:
+            return self.support_price
+        return return_deviation(job.data, self.horizon or task.horizon) if isinstance(task.actions, Box) else 0.0
 
     def told(self, state: State, theta: Theta, categories: Categories) -> Float[Tensor, "*n i"]:
         """What a rule sees of a state and of its subject's factor."""
@@ -143,6 +155,8 @@ class SearchLearner(Learner):
     theta: Tensor
     mean: Tensor
     spread: Tensor
+    doses: Tensor
+    price: Tensor
     rounds: Tensor
 
     def __init__(
@@ -160,18 +174,23 @@ class SearchLearner(Learner):
         mean, spread = _moments(how, jobs, simulator.models)
         kept = {"state": pad_sequence([state for state, _ in starts], batch_first=True), "mean": mean, "spread": spread}
         kept |= {"theta": pad_sequence([theta for _, theta in starts], batch_first=True)}
+        kept |= {"doses": torch.stack([_doses(job, task.actions) for job in jobs])}
         for name, tensor in kept.items():
             self.register_buffer(name, tensor.to(simulator.device), persistent=False)
         self.register_buffer("rounds", torch.zeros((), device=simulator.device))
-        logs = [job.data for job in jobs]
-        self.near = NearLog(logs, seeds).to(simulator.device) if how.support_price else None
+        logs, prices = [job.data for job in jobs], [how.price(job, task) for job in jobs]
+        self.near = NearLog(logs, seeds).to(simulator.device) if any(prices) else None
+        self.register_buffer("price", torch.tensor(prices, device=simulator.device)[:, None], persistent=False)
         self.width = self.rule.width(mean.shape[-1], task.actions)
         first = [torch.randn(how.restarts, self.width, generator=generator(seed, "restarts")) for seed in seeds]
         scale = self.rule.scale(mean.shape[-1], task.actions)
         self.distribution = how.optimizer.start(torch.stack(first), scale).to(simulator.device)
         self.incumbents = Incumbents(len(jobs), self.width, simulator.members).to(simulator.device)
         chances = [self._chance(k, generator(seed, "choosing"), 1, how.choosing_starts) for k, seed in enumerate(seeds)]
-        self.tried = Replayed(lambda given: {"returns": self.returns(**given)}, self.eager_updates)
+        self.tried = Replayed(
+            lambda given: {"returns": self.returns(given["numbers"], given["start"], given["noise"])},
+            self.eager_updates,
+        )
         self.choosing = {name: torch.cat([each[name] for each in chances]).to(simulator.device) for name in chances[0]}
 
     def draw(self, member: int, random: torch.Generator, steps: int) -> dict[str, Tensor]:
@@ -198,9 +217,16 @@ class SearchLearner(Learner):
 
     @torch.no_grad()
     def returns(
-        self, numbers: Float[Tensor, "k c p"], start: Int[Tensor, "k m n"], noise: Float[Tensor, "k h m n u"]
+        self,
+        numbers: Float[Tensor, "k c p"],
+        start: Int[Tensor, "k m n"],
+        noise: Float[Tensor, "k h m n u"],
+        priced: bool = True,
     ) -> Float[Tensor, "k m c n"]:
-        """The return of every candidate in every member, from the same starts and under the same noise."""
+        """The return of every candidate in every member, from the same starts and under the same noise.
+
+        Steps that leave the log are `priced`, or only the rewards count.
+        """
         shape = k, members, candidates, each = (*start.shape[:2], numbers.shape[1], start.shape[2])
 
         def everywhere(x: Float[Tensor, "k m n w"]) -> Float[Tensor, "k e w"]:
@@ -212,7 +238,7 @@ class SearchLearner(Learner):
         def act(state: Float[Tensor, "k e s"], theta: Float[Tensor, "k e t"]) -> Float[Tensor, "k e a"]:
             told = self._told(state, theta).view(*shape, -1).transpose(1, 2).reshape(k * candidates, members * each, -1)
             scores = self.rule.scores(numbers.flatten(0, 1), told, self.task.actions)
-            chosen = self.rule.choose(scores, self.task.actions)
+            chosen = self.rule.choose(scores, self.task.actions, self.doses.repeat_interleave(candidates, 0))
             return chosen.view(k, candidates, members, each, -1).transpose(1, 2).reshape(*state.shape[:2], -1)
 
         place = start.flatten(1)[..., None]
@@ -222,13 +248,13 @@ class SearchLearner(Learner):
         )
         rollout = Rollout(self.simulator, self.task, act)
         steps = rollout(everywhere(first), luck, self.horizon, everywhere(theta))
-        return sum((step.alive * self._worth(step) for step in steps), torch.zeros(())).view(shape)
+        return sum((step.alive * self._worth(step, priced) for step in steps), torch.zeros(())).view(shape)
 
-    def _worth(self, step: Step) -> Float[Tensor, "k e"]:
+    def _worth(self, step: Step, priced: bool) -> Float[Tensor, "k e"]:
         """The reward of a step, less the price of leaving the log."""
-        if self.near is None:
+        if self.near is None or not priced:
             return step.reward
-        return step.reward - self.how.support_price * self.near.outside(step.state, step.action)
+        return step.reward - self.price * self.near.outside(step.state, step.action)
 
     def _told(self, state: Float[Tensor, "k e s"], theta: Float[Tensor, "k e t"]) -> Float[Tensor, "k e i"]:
         return (self.how.told(state, theta, self.categories) - self.mean) / self.spread
@@ -259,17 +285,24 @@ class SearchLearner(Learner):
             )
         rows = torch.arange(len(means), device=means.device)
         self.incumbents.numbers.copy_(means[rows, best])
+        if self.near is not None:
+            returns = self.returns(means, **self.choosing, priced=False)
         self.incumbents.returns.copy_(returns.mean(-1)[rows, :, best])
         return -score
 
     def policies(self, found: dict[str, Tensor]) -> list[SearchedPolicy]:
         """The policy of every job."""
-        shared = {"mean": self.mean, "spread": self.spread}
+        shared = {"mean": self.mean, "spread": self.spread, "doses": self.doses}
         each = [{name: tensor[k].clone() for name, tensor in (found | shared).items()} for k in range(len(self.jobs))]
         return [
             SearchedPolicy(self.how, weights, job.data.schema, Origin.of(job))
             for weights, job in zip(each, self.jobs, strict=True)
         ]
+
+
+def _doses(job: Job, actions: ActionSpace) -> Float[Tensor, "3 a"]:
+    """Where the doses of a rule start and how far they reach: the log says so where they are continuous."""
+    return logged_doses(job.data) if isinstance(actions, Box) else middle_doses(actions)
 
 
 WORST = -1e30

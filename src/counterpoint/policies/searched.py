@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from counterpoint.data.jobs import Origin
 from counterpoint.data.schema import Schema
 from counterpoint.policies.base import Policy
+from counterpoint.policies.rules import middle_doses
 from counterpoint.simulation.rollout import Actor
 
 
@@ -21,6 +22,7 @@ class SearchedPolicy(Policy):
     returns: Tensor
     mean: Tensor
     spread: Tensor
+    doses: Tensor
 
     def __init__(self, recipe: Any, weights: dict[str, Tensor], schema: Schema, origin: Origin) -> None:
         super().__init__()
@@ -30,6 +32,7 @@ class SearchedPolicy(Policy):
         self.numbers = nn.Parameter(weights["numbers"], requires_grad=False)
         for name in ("returns", "mean", "spread"):
             self.register_buffer(name, weights[name])
+        self.register_buffer("doses", weights["doses"] if "doses" in weights else middle_doses(schema.actions))
 
     @property
     def device(self) -> torch.device:
@@ -45,7 +48,7 @@ class SearchedPolicy(Policy):
         return self.mean.shape[-1] - self.schema.spread_width
 
     def weights(self) -> dict[str, Tensor]:
-        return {name: getattr(self, name).data for name in ("numbers", "returns", "mean", "spread")}
+        return {name: getattr(self, name).data for name in ("numbers", "returns", "mean", "spread", "doses")}
 
     def actor(self) -> Actor:
         """Made once where the policy is: one state is answered in microseconds."""
@@ -59,9 +62,10 @@ class SearchedPolicy(Policy):
         first = policies[0]
         recipe, rule, categories, actions = first.recipe, first.rule, first.schema.categories, first.actions
         maps = [torch.cat(parts) for parts in zip(*(policy._raw() for policy in policies), strict=True)]
+        doses = torch.stack([policy.doses for policy in policies])
 
         def act(state: Float[Tensor, "k n s"], theta: Float[Tensor, "k n t"]) -> Float[Tensor, "k n a"]:
-            return rule.choose(rule.through(maps, recipe.told(state, theta, categories)), actions)
+            return rule.choose(rule.through(maps, recipe.told(state, theta, categories)), actions, doses)
 
         return act
 
@@ -78,4 +82,4 @@ class SearchedPolicy(Policy):
             widths = " and ".join(map(str, self.rule.hidden))
             return f"a network with {widths} tanh units, which cannot be said in words; use a rule without hidden units"
         slope, level = self._raw()
-        return "\n".join(self.rule.sentences(slope[0], level[0, 0], self.schema))
+        return "\n".join(self.rule.sentences(slope[0], level[0, 0], self.schema, self.doses))

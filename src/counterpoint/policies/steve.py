@@ -27,7 +27,7 @@ from counterpoint.nets.likelihood import fit_by_likelihood
 from counterpoint.nets.stacked import initialise
 from counterpoint.nets.training import Monitor, train
 from counterpoint.policies.base import Learned, PolicyLearner, discrete
-from counterpoint.policies.d3qn import D3QN, Objective, QLearner, table, voter_seeds
+from counterpoint.policies.d3qn import D3QN, Objective, QLearner, kept_by, table, voter_seeds
 from counterpoint.policies.qnetwork import QPolicy, q_policies, saved_q_policy
 from counterpoint.seeding import derive
 from counterpoint.settings import Count, Positive, check_settings
@@ -93,7 +93,7 @@ class ValueExpansion(PolicyLearner):
         # Members of one job share its stream of minibatches: their targets are made together.
         minibatches = [job.seed for job in jobs for _ in range(self.q_functions)]
         trained = train(learner, schedule, minibatches, identity(self, jobs, task), monitor.stage("policy"))
-        return q_policies(self, trained, jobs, actions)
+        return q_policies(self, trained, jobs, actions, kept_by(trained, schedule, selector))
 
     def build(self, state: int, actions: int, members: int) -> DuelingQ:
         """Untrained Q-functions of the right shape."""

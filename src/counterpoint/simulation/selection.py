@@ -74,5 +74,9 @@ class CheckpointSelector:
         if actor not in self.rollouts:
             self.rollouts[actor] = Rollout(self.simulator, self.task, actor, replay=True)
         noise = self.how.noise.stream(self.simulator, self.jobs, self.episodes, seed=0)
-        horizon = self.how.horizon or self.task.selection_horizon or self.task.horizon
-        return self.rollouts[actor].returns(self.state, noise, horizon, self.theta)
+        return self.rollouts[actor].returns(self.state, noise, self.horizon, self.theta)
+
+    @property
+    def horizon(self) -> int:
+        """Steps of an episode."""
+        return self.how.horizon or self.task.selection_horizon or self.task.horizon
