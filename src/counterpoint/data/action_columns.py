@@ -10,6 +10,7 @@ from counterpoint.data.columns import CheckedColumns, quoted
 from counterpoint.data.doses import ActionColumn, Bins, product_space
 from counterpoint.data.schema import Schema
 from counterpoint.data.spaces import TOLERANCE, ActionSpace, Box, Discrete, check_actions
+from counterpoint.data.training_only import training_levels
 from counterpoint.errors import CounterpointError, require
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def _column(
     declared = dict(how.categorical).get(name)
     if how.labels or declared or columns.holds_labels(name):
         ordered = columns.categories(name)
-        labels = how.labels or declared or ordered or columns.codes(name, needed)[1]
+        labels = how.labels or declared or ordered or training_levels(columns, name, needed, training)
         return ActionColumn(name, labels=tuple(labels), ordered=bool(ordered and not how.labels))
     amounts = columns.numbers(name, needed)
     if bins is not None:

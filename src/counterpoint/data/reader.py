@@ -19,6 +19,7 @@ from counterpoint.data.return_range import check_rewards
 from counterpoint.data.schema import Column, Schema
 from counterpoint.data.spaces import ActionSpace, Box
 from counterpoint.data.state_columns import read_states
+from counterpoint.data.training_only import held_out_doses, learned_from
 from counterpoint.data.transitions import Transitions, held_out_subjects
 from counterpoint.errors import require
 from counterpoint.settings import Count, Weight, check_settings
@@ -173,6 +174,7 @@ class Reader:
         )
         like.check_rows(rows.state, rows.action, rows.next_state)
         notes = [*layout.notes, *_precision(states, values), *_precise(self.reward, reward[needed]), *_continuous(rows)]
+        notes += held_out_doses(rows, torch.from_numpy(~training[layout.rows]))
         return Loaded(with_lags(rows, self.lags) if self.lags else rows, notes)
 
     def moments(self, columns: CheckedColumns) -> Times:
@@ -194,7 +196,8 @@ class Reader:
         self, columns: CheckedColumns, layout: Layout, training: np.ndarray, like: Schema | None
     ) -> tuple[np.ndarray, list[Column], bool]:
         """The state without missing values, sorted; its columns with what fills them; and whether that was learned."""
-        values, states = read_states(columns, self, like)
+        own = learned_from(layout.order, layout.subject, layout.needed(), training)
+        values, states = read_states(columns, self, own, like)
         values = values[layout.order]
         missing = np.isnan(values)
         if missing.any():
