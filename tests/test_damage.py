@@ -1,0 +1,190 @@
+"""The benchmark of damaged hospital tables can tell its classes apart."""
+
+import importlib
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import counterpoint as cp
+
+SHAPES = False
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+damage: Any = importlib.import_module("damage")
+BASE = {base.name: base for base in damage.BASES}
+NAMED = damage.Trace("lactate")
+
+
+def test_there_are_at_least_40_kinds_of_damaged_logs() -> None:
+    assert sum(kind.where in ("log", "both") for kind in damage.KINDS.values()) >= 40
+    assert sum(kind.where in ("new", "both") for kind in damage.KINDS.values()) >= 40
+    assert {case.kind for mode in damage.MODES for case in damage.cases_of(mode, 200, 0, ())} == set(damage.KINDS)
+
+
+@pytest.mark.parametrize("name", damage.KINDS)
+def test_every_kind_damages_a_table_and_a_seed_tells_how(name: str) -> None:
+    kind = damage.KINDS[name]
+    for mode in damage.MODES if kind.where == "both" else [kind.where]:
+        written = []
+        for _ in range(2):
+            case = damage.Case(mode, 5, name, 0)
+            rng = case.rng
+            log = damage.clean(BASE[rng.choice(kind.bases)], 0, 30, new=mode == "new")
+            log.held = frozenset({0, 1})
+            whole, before = log.content(), log.told()
+            kind.damage(log, rng)
+            written.append((log.content(), log.told(), log.fifo))
+            assert written[-1] != (whole, before, False)
+        if "packed" not in name and "spreadsheet" not in name:  # Packed files hold the time.
+            assert written[0] == written[1]
+
+
+def ends(out: str = "", err: str = "", stop: BaseException | None = None) -> Callable[[list[str]], None]:
+    def main(_: list[str]) -> None:
+        print(out)
+        print(err, end="", file=sys.stderr)
+        if stop is not None:
+            raise stop
+
+    return main
+
+
+@pytest.mark.parametrize(
+    ("main", "result"),
+    [
+        (ends(out="fitted"), None),
+        (ends(stop=SystemExit(0)), None),
+        (ends(err="counterpoint: column 'x' is not there; name another\n", stop=SystemExit(2)), "refused"),
+        (ends(err="counterpoint: one\ncounterpoint: two\n", stop=SystemExit(2)), "traceback"),
+        (ends(err="usage: counterpoint\n", stop=SystemExit(2)), "traceback"),
+        (ends(stop=SystemExit(1)), "traceback"),
+        (ends(stop=KeyError("lactate")), "traceback"),
+        (ends(stop=MemoryError()), "traceback"),
+    ],
+)
+def test_how_a_command_ended(main: Any, result: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(damage.cli, "main", main)
+    verdict = damage.failure([damage.command("check", "log.csv")])
+    assert (None if verdict is None else verdict.result) == result
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("column 'lactate' has 7 values far from the others", True),
+        ("│ lactate │ state │ number │ 1.2 ± 3.4 │ two units? │", True),
+        ("│ lactate │ state │ number │ 99.2 ± 1003 │ │", False),
+        ("3 of 700 pairs were cut in 'lactate'", False),
+        ("column 'creatinine' has 7 values far from the others", False),
+        ("    counterpoint fit --state lactate --bounds lactate=0,10", False),
+    ],
+)
+def test_what_a_warning_is(line: str, found: bool) -> None:
+    """A new line that names the column; other numbers in a line of the clean table are none."""
+    said, before = damage.Said(line, "", 0), damage.Said("19 of 643 pairs were cut in 'lactate'", "", 0)
+    assert bool(damage.warning([said], [before], NAMED.named)) == found
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A clean log and how it is read, without a fitted model."""
+    log, folder = damage.clean(BASE["lenient"], 0, 20), tmp_path_factory.mktemp("clean")
+    told = damage.tyro.cli(damage.Fit, args=damage.fit_words(log, damage.write(log, folder, "log"), folder / "run"))
+    rows = told.columns.reader().read(folder / "log.csv", 0.2, 0).rows
+    quiet = damage.Said("age: state", "", 0)
+    return damage.Clean(log, folder / "run", (quiet, quiet), rows, damage.reading(rows))
+
+
+def misread(rows: cp.Transitions, column: str) -> cp.Transitions:
+    values = getattr(rows, column).clone()
+    values.view(-1)[3] += 1
+    return replace(rows, **{column: values})
+
+
+@pytest.mark.parametrize("column", ["", "state", "action", "reward", "step"])
+@pytest.mark.parametrize("line", ["", "'lactate' is odd"])
+def test_a_log_that_was_read_otherwise_is_silently_wrong_unless_that_was_said(
+    column: str, line: str, before: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(_: Any, __: Path, run: Path) -> list[Any]:
+        run.mkdir()
+        cp.write(misread(before.rows, column) if column else before.rows, run / "data.parquet")
+        return [damage.Said(line, "", 0), before.said[1]]
+
+    monkeypatch.setattr(damage, "look", look)
+    verdict, _ = damage.judge_log(NAMED, before, before.log, tmp_path)
+    assert verdict.result == ("warned" if line else "silently wrong" if column else "harmless")
+
+
+def test_a_log_is_compared_with_the_one_whose_reading_is_right(
+    before: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A missing value is filled as the user said; with the clean log's value in its place it would be wrong."""
+    right = before.log.copy()
+    right.rows[0]["lactate"] = ""
+
+    def look(log: Any, path: Path, run: Path) -> list[Any]:
+        told = damage.tyro.cli(damage.Fit, args=damage.fit_words(log, path, run))
+        run.mkdir()
+        cp.write(told.columns.reader().read(path, 0.2, 0).rows, run / "data.parquet")
+        return list(before.said)
+
+    monkeypatch.setattr(damage, "look", look)
+    for trace, result in ((replace(NAMED, right=right), "harmless"), (NAMED, "silently wrong")):
+        folder = tmp_path / result
+        folder.mkdir()
+        assert damage.judge_log(trace, before, right, folder)[0].result == result
+
+
+ADVICE = {"subject": "P-1", "recommended": "5", "value": "1.25", "why": "", "value of 0": "1.0", "value of 5": "1.25"}
+
+
+@pytest.mark.parametrize(
+    ("row", "out", "result"),
+    [
+        ({}, "P-1", "harmless"),
+        ({"value of 0": "1.000001"}, "P-1", "harmless"),
+        ({"recommended": "none", "why": "unlike everybody"}, "P-1", "warned"),
+        ({"recommended": "0"}, "P-1", "silently wrong"),
+        ({"value of 0": "1.1"}, "P-1", "silently wrong"),
+        ({"recommended": "0"}, "P-1\n'lactate' of 1 patient is above all of the log", "warned"),
+        ({"recommended": "0", "why": "lactate is above all of the log"}, "P-1", "warned"),
+        ({"subject": "P-2"}, "P-2", "silently wrong"),
+        ({"subject": "P-1[b]"}, "P-1", "silently wrong"),
+        ({"subject": "=P-1"}, "=P-1", "silently wrong"),
+        ({"subject": "'=P-1"}, "=P-1", "harmless"),
+    ],
+)
+def test_advice_that_differs_is_silently_wrong_unless_that_was_said(
+    row: dict[str, str], out: str, result: str, before: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def recommended(_: Path, __: Any, ___: Path, name: str) -> Any:
+        return damage.Said("P-1" if name == "right" else out, "", 0), [ADVICE if name == "right" else ADVICE | row]
+
+    monkeypatch.setattr(damage, "recommended", recommended)
+    trace = replace(NAMED, ids={"P-1[b]": "P-1", "=P-1": "P-1"})
+    verdict, _ = damage.judge_new(trace, before, before.log, before.log, tmp_path)
+    assert verdict.result == result, verdict
+
+
+def serve_odd(line: Connection) -> None:
+    """A worker that never ends with table 0, dies of table 1 and judges table 2."""
+    line.send("ready")
+    while (case := line.recv()) is not None:
+        if case.number == 0:
+            time.sleep(1000)
+        if case.number == 1:
+            sys.exit(1)
+        line.send((damage.Verdict("harmless"), 0.1))
+
+
+def test_a_table_that_never_ends_is_stopped() -> None:
+    cases = [damage.Case("log", number, "", 0) for number in range(3)]
+    found = {case.number: verdict for case, verdict, _ in damage.judged(cases, 2, 1.0, serve_odd)}
+    assert [found[number].result for number in range(3)] == ["traceback", "traceback", "harmless"]
+    assert "1 s" in found[0].why
