@@ -51,6 +51,7 @@ import counterpoint as cp
 from counterpoint import cli
 from counterpoint.commands.console import progress
 from counterpoint.commands.fit import Fit
+from counterpoint.commands.recommend import SHOWN
 from counterpoint.errors import CounterpointError
 from counterpoint.report.results import markdown_table
 from damage_kinds import KINDS, Kind, Trace
@@ -305,7 +306,7 @@ def judge_new(trace: Trace, before: Clean, whole: Log, log: Log, folder: Path) -
     if verdict := failure([said]):
         return verdict, [said]
     unsafe = [row["subject"] for row in found if row["subject"].startswith(("=", "+", "@", "\t"))]
-    hidden = [row["subject"] for row in found if row["subject"].strip("'\t ") not in said.out]
+    hidden = [row["subject"] for row in found[:SHOWN] if row["subject"].strip("'\t ") not in said.out]
     if unsafe or hidden:
         what = "a formula in the file" if unsafe else "an id that is shown otherwise than it is"
         return Verdict(SILENT, f"{what}: {(unsafe or hidden)[0]!r}"), [said]
@@ -348,7 +349,7 @@ def other(row: dict[str, str], right: dict[str, str]) -> str:
 
 def number(cell: str | None) -> Any:
     try:
-        return float(cell or "nan")
+        return float(cell or "")
     except ValueError:
         return cell
 
@@ -484,6 +485,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--limit", type=float, default=45.0, help="seconds that one table may take")
     parser.add_argument("--kind", action="append", default=[], help="only this kind; may be given again")
     parser.add_argument("--case", default="", help="one table again, as log/17 or new/3")
+    parser.add_argument("--words", action="store_true", help="show refusals and warnings too")
     parser.add_argument("--list", action="store_true", help="the kinds, and where each is tried")
     told = parser.parse_args()
     unknown = [name for name in told.kind if name not in KINDS]
@@ -515,7 +517,7 @@ def main() -> None:
     results.sort(key=lambda each: (MODES.index(each[0].mode), each[0].number))
     print(table_of(results))
     bad = [(case, verdict) for case, verdict, _ in results if verdict.result in BAD]
-    for case, verdict in bad:
+    for case, verdict in [(c, v) for c, v, _ in results if v.result != HARMLESS] if told.words else bad:
         kinds = "".join(f' --kind "{name}"' for name in told.kind)
         print(
             f"{verdict.result}: {case.kind} (--case {case.mode}/{case.number} --seed {told.seed}{kinds}): {verdict.why}"
