@@ -147,17 +147,17 @@ class CheckedColumns:
         _check_whole(name, np.abs(values) > WHOLE, str(column.type))
         return values
 
-    def times(self, name: str, dates: DateOrder | None = None, zone: str = "") -> "Times":
+    def times(self, name: str, dates: DateOrder | None = None, zone: str = "", flags: bool = True) -> "Times":
         """Numbers as they are, dates and times as nanoseconds, so that no two moments become one by rounding.
 
-        `dates` and `zone` settle what a date written as text leaves open: see `moments_of`.
+        `dates`, `zone` and `flags` settle what a date written as text leaves open: see `moments_of`.
         """
         import pyarrow as pa
 
         column, order = self.arrow(name), None
         check_missing(name, column.is_null(nan_is_null=True).to_numpy(zero_copy_only=False))
         if _is_text(column.type):
-            moments, order = moments_of(name, column.to_pylist(), dates, zone)
+            moments, order = moments_of(name, column.to_pylist(), dates, zone, flags)
             column = pa.array(moments.to_numpy())
             check_missing(name, column.is_null().to_numpy(zero_copy_only=False))
         if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):

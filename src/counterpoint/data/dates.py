@@ -32,19 +32,20 @@ def are_dates(texts: Sequence[str]) -> bool:
 
 
 def moments_of(
-    name: str, values: Sequence[str | None], dates: DateOrder | None = None, zone: str = ""
+    name: str, values: Sequence[str | None], dates: DateOrder | None = None, zone: str = "", flags: bool = True
 ) -> "tuple[pd.Series, DateOrder | None]":
     """Texts as moments without a zone, and the order of day and month where the dates are numbers between slashes.
 
-    The order is the one that is given; else one that some date tells, as 31/01/2024 does.
+    The order is the one that is given; else one that some date tells, as 31/01/2024 does. With `flags` a refusal names
+    the arguments that settle it; the table of new subjects has none.
     """
     import pandas as pd
 
     texts = pd.Series(values, dtype="str")
     known = [text for text in texts.dropna().unique() if text.strip()]
-    order = _order(name, texts, dates) if known and all(map(NUMBERED.match, known)) else None
+    order = _order(name, texts, dates, flags) if known and all(map(NUMBERED.match, known)) else None
     if order is None:
-        _check_zones(name, texts, zone)
+        _check_zones(name, texts, zone, flags)
     moments = _parsed(texts, order, zone)
     if moments is None:
         raise CounterpointError(
@@ -92,7 +93,7 @@ def _located(bare: "pd.Series", zone: str) -> "pd.Series":
         ) from None
 
 
-def _order(name: str, texts: "pd.Series", dates: DateOrder | None) -> DateOrder:
+def _order(name: str, texts: "pd.Series", dates: DateOrder | None, flags: bool) -> DateOrder:
     """Which number is the day: as given, or as some date tells."""
     parts = texts.str.extract(NUMBERED)
     first, second = (parts[place].astype(float).to_numpy() for place in (0, 2))
@@ -100,9 +101,10 @@ def _order(name: str, texts: "pd.Series", dates: DateOrder | None) -> DateOrder:
     if dates is None:
         possible = [order for order, rows in wrong.items() if not rows.any()]
         if len(possible) > 1:
+            choose = "choose dates='day-first' or dates='month-first', or " if flags else ""
             raise CounterpointError(
                 f"column '{name}' holds dates such as 03/04/2024, and none tells the day from the month;"
-                " choose dates='day-first' or dates='month-first', or write 2024-04-03"
+                f" {choose}write 2024-04-03"
             )
         if not possible:
             raise CounterpointError(
@@ -119,14 +121,15 @@ def _order(name: str, texts: "pd.Series", dates: DateOrder | None) -> DateOrder:
     return dates
 
 
-def _check_zones(name: str, texts: "pd.Series", zone: str) -> None:
+def _check_zones(name: str, texts: "pd.Series", zone: str, flags: bool) -> None:
     """Times with and without a zone cannot be compared."""
     there = texts.str.strip().fillna("").ne("").to_numpy()
     aware = texts.str.contains(ZONE, regex=True).fillna(False).to_numpy(dtype=bool)
     bare = there & ~aware
     if zone or not aware.any() or not bare.any():
         return
+    choose = "choose zone='UTC' or whatever those are in, or " if flags else ""
     raise CounterpointError(
         f"column '{name}' has {np.count_nonzero(aware)} times with a zone, as +05:00 or Z, and {np.count_nonzero(bare)}"
-        f" without (first at row {bare.argmax()}); choose zone='UTC' or whatever those are in, or write it on every row"
+        f" without (first at row {bare.argmax()}); {choose}write it on every row"
     )

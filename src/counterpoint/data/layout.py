@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 REGULAR = 0.5
 """Two rows are one step apart where their distance is off by less than this share of a step."""
 
+GAPS = {"cut": "were cut: an episode stops there", "bridge": "are taken as consecutive"}
+"""What is done about rows that are not."""
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -153,22 +156,30 @@ def _gaps(
     apart = _apart(moment, order)
     inside, none = ~opens & ~ended, np.zeros(len(order), dtype=bool)
     if not inside.any():  # Every row is an episode: a step has no length but one that is given.
-        length = _given_step(how.step, moment) if how.step else 1.0
+        length = given_step(how.step, moment) if how.step else 1.0
         return np.where(opens, np.inf, apart / length), none, how.step, []
     length = _step(apart[inside], moment, how)
     step = _said(length, moment)
     elapsed = np.where(opens, np.inf, apart / length)
-    jumps = inside & (np.abs(elapsed - 1) > REGULAR) & shift
+    jumps = uneven(elapsed, inside) & shift
     if not jumps.any():
         return elapsed, none, step, []
-    what = f"{jumps.sum()} of {inside.sum()} pairs of rows are not one step of {step} apart"
+    what = unevenness(jumps, inside, step)
     if how.gaps is None:
         raise CounterpointError(
             f"{what} in column '{how.time}'; choose gaps='cut' (an episode stops there) or 'bridge' (take them as"
             " consecutive), or give the step"
         )
-    done = "were cut: an episode stops there" if how.gaps == "cut" else "are taken as consecutive"
-    return elapsed, jumps if how.gaps == "cut" else none, step, [f"{what} and {done}"]
+    return elapsed, jumps if how.gaps == "cut" else none, step, [f"{what} and {GAPS[how.gaps]}"]
+
+
+def uneven(elapsed: np.ndarray, inside: np.ndarray) -> np.ndarray:
+    """Which rows `inside` an episode are not one step after the row before."""
+    return inside & (np.abs(elapsed - 1) > REGULAR)
+
+
+def unevenness(jumps: np.ndarray, inside: np.ndarray, step: str) -> str:
+    return f"{jumps.sum()} of {inside.sum()} pairs of rows are not one step of {step} apart"
 
 
 def _apart(moment: Times, order: np.ndarray) -> np.ndarray:
@@ -178,22 +189,22 @@ def _apart(moment: Times, order: np.ndarray) -> np.ndarray:
     return np.diff(values, prepend=values[:1]).astype(float)
 
 
-def elapsed_steps(moment: Times, order: np.ndarray, subject: np.ndarray, step: str) -> np.ndarray:
-    """Steps of a known length since the subject's row before; infinite for its first."""
+def elapsed_steps(moment: Times, order: np.ndarray, opens: np.ndarray, step: str) -> np.ndarray:
+    """Steps of a known length since the row before; infinite where a subject or an episode opens."""
     apart = _apart(moment, order)
-    return np.where(changes(subject), np.inf, apart / _given_step(step, moment) if step else apart)
+    return np.where(opens, np.inf, apart / given_step(step, moment) if step else apart)
 
 
 def _step(apart: np.ndarray, moment: Times, how: "Reader") -> float:
     """The length of a step in the clock's own unit: given, or the commonest distance, or the median one."""
     if how.step:
-        return _given_step(how.step, moment)
+        return given_step(how.step, moment)
     lengths, counts = np.unique(apart, return_counts=True)
     common = counts.max() * 2 >= counts.sum()
     return float(lengths[counts.argmax()] if common else np.median(apart))
 
 
-def _given_step(step: str, moment: Times) -> float:
+def given_step(step: str, moment: Times) -> float:
     try:
         bare = moment.per_second is not None and step.replace(".", "", 1).isdigit()
         length = float("nan") if bare else _length(step, moment)

@@ -177,9 +177,12 @@ class Reader:
         notes += held_out_doses(rows, torch.from_numpy(~training[layout.rows]))
         return Loaded(with_lags(rows, self.lags) if self.lags else rows, notes)
 
-    def moments(self, columns: CheckedColumns) -> Times:
-        """The clock of a table, read as this reader's first table was: one rule for fitting and for recommending."""
-        return columns.times(self.time, self.dates, self.zone)
+    def moments(self, columns: CheckedColumns, flags: bool = True) -> Times:
+        """The clock of a table, read as this reader's first table was: one rule for fitting and for recommending.
+
+        `flags` says whether the order of dates and the zone can still be chosen, as they cannot for new subjects.
+        """
+        return columns.times(self.time, self.dates, self.zone, flags)
 
     def _open(self, table: Any, more: Sequence[str] = ()) -> CheckedColumns:
         names = [self.subject, self.time, self.episode, *self.state, *more]

@@ -107,7 +107,7 @@ def recommend(
     possible = returns_of(logged, task, isinstance(met.decides, QPolicy))
     threshold = Threshold.stated(min_support)
     advice = advise(met.policy, patients, logged, values, seed, threshold, possible)
-    notes = ["" if values is None else impossible(values, possible), stated(min_support)]
+    notes = [*patients.notes, "" if values is None else impossible(values, possible), stated(min_support)]
     return Recommendations(policy.verdict, advice, tuple(note for note in notes if note))
 
 
@@ -127,7 +127,7 @@ def advise(
 ) -> tuple[Advice, ...]:
     """What a policy advises each subject, given the values of all actions where they are known."""
     strange, beyond = unseen(patients, logged), out_of_range(patients, logged)
-    notes = [_joined(_not_measured(patients, i), beyond[i]) for i in range(len(patients.names))]
+    notes = [_joined(_not_measured(patients, i), beyond[i], _gaps(patients, i)) for i in range(len(patients.names))]
     if not isinstance(policy.actions, Discrete):
         return _doses(policy, patients, logged, seed, threshold, strange, notes)
     labels = policy.schema.labels()
@@ -192,6 +192,11 @@ def _doses(
 
 def _not_measured(patients: Patients, i: int) -> str:
     return f"{', '.join(patients.filled[i])} not measured now" if patients.filled[i] else ""
+
+
+def _gaps(patients: Patients, i: int) -> str:
+    gaps = patients.gaps[i]
+    return f"{gaps} gap{'s' if gaps > 1 else ''} among its rows" if gaps else ""
 
 
 def _values(
