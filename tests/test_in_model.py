@@ -1,5 +1,7 @@
 """A policy by a model: by the true one it is worth its true value; intervals are over subjects and members."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -111,6 +113,18 @@ def test_a_fitted_model_is_asked_in_every_member() -> None:
         assert bool((found.returns[:, 0] != found.returns[:, 1]).any())
     again = value_in_model(some, TREATS, model, TASK)
     assert torch.equal(again.returns, value_in_model(some, TREATS, model, TASK).returns)
+
+
+def test_every_part_of_many_episodes_meets_noise_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Episodes simulated apart are as independent as those simulated side by side: from one first state, and under one
+    seed for all parts, both parts would earn the same."""
+    monkeypatch.setattr("counterpoint.evaluation.off_policy.in_model.AT_ONCE", 64)
+    first = torch.zeros_like(LOG.step).index_fill_(0, EPISODES.places[:2, 0], 1).bool()
+    alike = replace(LOG[first], state=LOG.state[:1].repeat(2, 1))
+    long = replace(Episodes.of(alike), places=torch.tensor([[0] + [-1] * (STEPS - 1), [1] + [-1] * (STEPS - 1)]))
+    found = value_in_model(long, TREATS, EXACT, TASK, rollouts=64)
+    assert found.returns.shape == (2, 1)
+    assert float(found.returns[0, 0]) != float(found.returns[1, 0])
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -12,6 +12,7 @@ from counterpoint.evaluation.replay import replay
 from counterpoint.policies.searched import SearchedPolicy
 from counterpoint.policies.values import action_values, state_values
 from counterpoint.scm.base import StructuralCausalModel
+from effects import by_hand, logged
 from recipes import BRIEF, Pays
 
 SHAPES = False
@@ -66,6 +67,25 @@ def test_the_value_is_the_mean_over_subjects_and_close_to_the_truth(model: Struc
     assert abs(truth.members.value - fitted.members.value) < 0.25 * truth.members.value
     half, most = fitted.members.interval(0.5), fitted.members.interval(0.99)
     assert most.low <= half.low <= half.high <= most.high
+
+
+def test_noise_and_next_states_are_those_of_the_factor_that_is_given() -> None:
+    """s' = s + θ·a + u with θ = 2 and −1. Subject 0: 0, 0.5, 1 under doses 1 and 0, so u = −1.5 and 0.5; subject 1: 1, 1
+    under dose 1, so u = 1. Half a dose in every step gives 0 + 1 − 1.5, then − 0.5 + 1 + 0.5, and 1 − 0.5 + 1."""
+    rows = logged(
+        torch.tensor([[0.0], [0.5], [1.0]]),
+        torch.tensor([[1.0], [0.0], [1.0]]),
+        torch.tensor([[0.5], [1.0], [1.0]]),
+        torch.tensor([0, 0, 1]),
+    )
+    weights = {"numbers": torch.zeros(2), "returns": torch.zeros(1), "doses": torch.tensor([[0.5], [1.0], [1.0]])}
+    weights |= {"mean": torch.zeros(1, 1), "spread": torch.ones(1, 1)}
+    half = SearchedPolicy(cp.Search(sees_factor=False), weights, rows.schema, Origin(0, "", ""))
+    model, theta = by_hand([[0.0, 0.0, 1.0]], 1.0, rows), torch.tensor([[2.0], [2.0], [-1.0]])
+    found = replay(rows, half, model, Pays(rows.actions), theta)
+    torch.testing.assert_close(found.next_state[0, :, 0, 0], torch.tensor([-0.5, 1.0]), atol=1e-5, rtol=0)
+    torch.testing.assert_close(found.next_state[1, 0, 0, 0], torch.tensor(1.5), atol=1e-5, rtol=0)
+    torch.testing.assert_close(found.returns[:, 0], torch.tensor([0.5, 1.5]), atol=1e-5, rtol=0)
 
 
 def test_records_of_different_lengths_count_over_their_own_steps() -> None:
