@@ -77,6 +77,10 @@ class Log:
     file: Callable[[bytes], bytes] = bytes
     """What is done to the bytes of the file."""
     fifo: bool = False
+    stem: str = ""
+    """The file's name without its suffix, where it matters."""
+    beside: str = ""
+    """The name of another table in the same folder."""
     held: frozenset[int] = frozenset()
     """The patients whom `fit` keeps aside."""
 

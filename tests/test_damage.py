@@ -2,22 +2,24 @@
 
 import importlib
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import counterpoint as cp
+from odd_worker import serve_odd
 
 SHAPES = False
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 damage: Any = importlib.import_module("damage")
-BASE = {base.name: base for base in damage.BASES}
-NAMED = damage.Trace("lactate")
+kinds: Any = importlib.import_module("damage_kinds")
+logs: Any = importlib.import_module("damage_log")
+verdicts: Any = importlib.import_module("damage_verdicts")
+BASE = {base.name: base for base in logs.BASES}
+NAMED = kinds.Trace("lactate")
 
 
 def test_there_are_at_least_40_kinds_of_damaged_logs() -> None:
@@ -32,14 +34,14 @@ def test_every_kind_damages_a_table_and_a_seed_tells_how(name: str) -> None:
     for mode in damage.MODES if kind.where == "both" else [kind.where]:
         written = []
         for _ in range(2):
-            case = damage.Case(mode, 5, name, 0)
+            case = verdicts.Case(mode, 5, name, 0)
             rng = case.rng
-            log = damage.clean(BASE[rng.choice(kind.bases)], 0, 30, new=mode == "new")
+            log = logs.clean(BASE[rng.choice(kind.bases)], 0, 30, new=mode == "new")
             log.held = frozenset({0, 1})
             whole, before = log.content(), log.told()
             kind.damage(log, rng)
-            written.append((log.content(), log.told(), log.fifo))
-            assert written[-1] != (whole, before, False)
+            written.append((log.content(), log.told(), log.fifo, log.beside))
+            assert written[-1] != (whole, before, False, "")
         if "packed" not in name and "spreadsheet" not in name:  # Packed files hold the time.
             assert written[0] == written[1]
 
@@ -68,8 +70,8 @@ def ends(out: str = "", err: str = "", stop: BaseException | None = None) -> Cal
     ],
 )
 def test_how_a_command_ended(main: Any, result: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(damage.cli, "main", main)
-    verdict = damage.failure([damage.command("check", "log.csv")])
+    monkeypatch.setattr(verdicts.cli, "main", main)
+    verdict = verdicts.failure([verdicts.command("check", "log.csv")])
     assert (None if verdict is None else verdict.result) == result
 
 
@@ -82,22 +84,28 @@ def test_how_a_command_ended(main: Any, result: str | None, monkeypatch: pytest.
         ("3 of 700 pairs were cut in 'lactate'", False),
         ("column 'creatinine' has 7 values far from the others", False),
         ("    counterpoint fit --state lactate --bounds lactate=0,10", False),
+        ("Why: a model learns nothing from lactate", False),
+        ("lactate: fixed within subjects", False),
+        ("│ lactate │ state │ number │ 1.2 ± 3.4 │ fixed within subjects │", False),
+        ("P-1: lactate, creatinine not measured now", False),
     ],
 )
 def test_what_a_warning_is(line: str, found: bool) -> None:
     """A new line that names the column; other numbers in a line of the clean table are none."""
-    said, before = damage.Said(line, "", 0), damage.Said("19 of 643 pairs were cut in 'lactate'", "", 0)
-    assert bool(damage.warning([said], [before], NAMED.named)) == found
+    said, before = verdicts.Said(line, "", 0), verdicts.Said("19 of 643 pairs were cut in 'lactate'", "", 0)
+    assert bool(verdicts.warning([said], [before], NAMED.named)) == found
 
 
 @pytest.fixture(scope="module")
 def before(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A clean log and how it is read, without a fitted model."""
-    log, folder = damage.clean(BASE["lenient"], 0, 20), tmp_path_factory.mktemp("clean")
-    told = damage.tyro.cli(damage.Fit, args=damage.fit_words(log, damage.write(log, folder, "log"), folder / "run"))
+    log, folder = logs.clean(BASE["lenient"], 0, 20), tmp_path_factory.mktemp("clean")
+    told = verdicts.tyro.cli(
+        verdicts.Fit, args=verdicts.fit_words(log, verdicts.write(log, folder, "log"), folder / "run")
+    )
     rows = told.columns.reader().read(folder / "log.csv", 0.2, 0).rows
-    quiet = damage.Said("age: state", "", 0)
-    return damage.Clean(log, folder / "run", (quiet, quiet), rows, damage.reading(rows))
+    quiet = verdicts.Said("age: state", "", 0)
+    return verdicts.Clean(log, folder / "run", (quiet, quiet), rows, verdicts.reading(rows))
 
 
 def misread(rows: cp.Transitions, column: str) -> cp.Transitions:
@@ -114,10 +122,10 @@ def test_a_log_that_was_read_otherwise_is_silently_wrong_unless_that_was_said(
     def look(_: Any, __: Path, run: Path) -> list[Any]:
         run.mkdir()
         cp.write(misread(before.rows, column) if column else before.rows, run / "data.parquet")
-        return [damage.Said(line, "", 0), before.said[1]]
+        return [verdicts.Said(line, "", 0), before.said[1]]
 
-    monkeypatch.setattr(damage, "look", look)
-    verdict, _ = damage.judge_log(NAMED, before, before.log, tmp_path)
+    monkeypatch.setattr(verdicts, "look", look)
+    verdict, _ = verdicts.judge_log(NAMED, before, before.log, tmp_path)
     assert verdict.result == ("warned" if line else "silently wrong" if column else "harmless")
 
 
@@ -129,16 +137,16 @@ def test_a_log_is_compared_with_the_one_whose_reading_is_right(
     right.rows[0]["lactate"] = ""
 
     def look(log: Any, path: Path, run: Path) -> list[Any]:
-        told = damage.tyro.cli(damage.Fit, args=damage.fit_words(log, path, run))
+        told = verdicts.tyro.cli(verdicts.Fit, args=verdicts.fit_words(log, path, run))
         run.mkdir()
         cp.write(told.columns.reader().read(path, 0.2, 0).rows, run / "data.parquet")
         return list(before.said)
 
-    monkeypatch.setattr(damage, "look", look)
+    monkeypatch.setattr(verdicts, "look", look)
     for trace, result in ((replace(NAMED, right=right), "harmless"), (NAMED, "silently wrong")):
         folder = tmp_path / result
         folder.mkdir()
-        assert damage.judge_log(trace, before, right, folder)[0].result == result
+        assert verdicts.judge_log(trace, before, right, folder)[0].result == result
 
 
 ADVICE = {"subject": "P-1", "recommended": "5", "value": "1.25", "why": "", "value of 0": "1.0", "value of 5": "1.25"}
@@ -149,11 +157,13 @@ ADVICE = {"subject": "P-1", "recommended": "5", "value": "1.25", "why": "", "val
     [
         ({}, "P-1", "harmless"),
         ({"value of 0": "1.000001"}, "P-1", "harmless"),
-        ({"recommended": "none", "why": "unlike everybody"}, "P-1", "warned"),
+        ({"recommended": "no recommendation", "why": "unlike everybody"}, "P-1", "refused"),
+        ({"recommended": "no recommendation", "why": ""}, "P-1", "silently wrong"),
         ({"recommended": "0"}, "P-1", "silently wrong"),
         ({"value of 0": "1.1"}, "P-1", "silently wrong"),
         ({"recommended": "0"}, "P-1\n'lactate' of 1 patient is above all of the log", "warned"),
         ({"recommended": "0", "why": "lactate is above all of the log"}, "P-1", "warned"),
+        ({"recommended": "0", "why": "age is above all of the log"}, "P-1", "silently wrong"),
         ({"subject": "P-2"}, "P-2", "silently wrong"),
         ({"subject": "P-1[b]"}, "P-1", "silently wrong"),
         ({"subject": "=P-1"}, "=P-1", "silently wrong"),
@@ -164,27 +174,59 @@ def test_advice_that_differs_is_silently_wrong_unless_that_was_said(
     row: dict[str, str], out: str, result: str, before: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def recommended(_: Path, __: Any, ___: Path, name: str) -> Any:
-        return damage.Said("P-1" if name == "right" else out, "", 0), [ADVICE if name == "right" else ADVICE | row]
+        return verdicts.Said("P-1" if name == "right" else out, "", 0), [ADVICE if name == "right" else ADVICE | row]
 
-    monkeypatch.setattr(damage, "recommended", recommended)
+    monkeypatch.setattr(verdicts, "recommended", recommended)
     trace = replace(NAMED, ids={"P-1[b]": "P-1", "=P-1": "P-1"})
-    verdict, _ = damage.judge_new(trace, before, before.log, before.log, tmp_path)
+    verdict, _ = verdicts.judge_new(trace, before, before.log, before.log, tmp_path)
     assert verdict.result == result, verdict
 
 
-def serve_odd(line: Connection) -> None:
-    """A worker that never ends with table 0, dies of table 1 and judges table 2."""
-    line.send("ready")
-    while (case := line.recv()) is not None:
-        if case.number == 0:
-            time.sleep(1000)
-        if case.number == 1:
-            sys.exit(1)
-        line.send((damage.Verdict("harmless"), 0.1))
+@pytest.mark.parametrize("base", BASE)
+def test_check_says_nothing_but_descriptions_of_clean_logs(
+    base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "240")
+    for seed in range(2):
+        log = logs.clean(BASE[base], 100 + seed, 60)
+        said = verdicts.command("check", verdicts.write(log, tmp_path, str(seed)), *log.told())
+        assert said.code == 0, said.err
+        assert not verdicts.statements([said])
+
+
+@pytest.mark.parametrize("new", [False, True])
+@pytest.mark.parametrize(
+    ("said", "result"),
+    [
+        (("dose_mg: 201 different values, cut into 5 bins.", "", 0), "harmless"),
+        (("P-507: lactate not measured now", "", 0), "harmless"),
+        (("column 'lactate' has 7 values far from the others", "", 0), "warned"),
+        (("", "counterpoint: column 'lactate' is odd; mend it\n", 2), "refused"),
+    ],
+)
+def test_a_warning_or_a_refusal_of_a_clean_table_is_a_false_alarm(
+    said: tuple[str, str, int], result: str, new: bool, before: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verdicts, "look", lambda *_: [verdicts.Said(*said)])
+    monkeypatch.setattr(verdicts, "recommended", lambda *_: (verdicts.Said(*said), []))
+    verdict, _ = verdicts.judge_clean(before, before.log, tmp_path, new)
+    assert verdict.result == result
+    case = verdicts.Case("new" if new else "log", 0, damage.CLEAN, 0)
+    record = damage.record_of([(case, verdict, 0.1)], 0)
+    assert record[f"clean_{case.mode}"] == {"tables": 1, "false_alarms": int(result != "harmless")}
+    assert record["kinds"] == 0
+
+
+def test_a_warning_of_check_alone_is_late(before: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = verdicts.Said("'lactate' is odd", "", 0)
+    for said, late in (((line, before.said[1]), True), ((before.said[0], line), False)):
+        monkeypatch.setattr(verdicts, "look", lambda *_, said=said: list(said))
+        verdict, _ = verdicts.judge_log(NAMED, before, before.log, tmp_path)
+        assert (verdict.result, verdict.late) == ("warned", late)
 
 
 def test_a_table_that_never_ends_is_stopped() -> None:
-    cases = [damage.Case("log", number, "", 0) for number in range(3)]
-    found = {case.number: verdict for case, verdict, _ in damage.judged(cases, 2, 1.0, serve_odd)}
-    assert [found[number].result for number in range(3)] == ["traceback", "traceback", "harmless"]
-    assert "1 s" in found[0].why
+    """A worker that never ends with 1, dies of 2 and judges 3; numbers stand for the tables."""
+    found = {case: verdict for case, verdict, _ in damage.judged([1, 2, 3], 2, 1.0, serve_odd)}
+    assert [found[1].result, found[2].result, found[3]] == ["traceback", "traceback", "judged"]
+    assert "1 s" in found[1].why
