@@ -12,6 +12,7 @@ from counterpoint.commands.bench import Bench
 from counterpoint.commands.check import Check
 from counterpoint.commands.check_scm import CheckScm
 from counterpoint.commands.compare import Compare
+from counterpoint.commands.console import visible
 from counterpoint.commands.demo import Demo
 from counterpoint.commands.evaluate import Evaluate
 from counterpoint.commands.fit import Fit
@@ -63,10 +64,11 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         command.execute()
     except CounterpointError as error:
-        print(f"counterpoint: {in_flags(str(error))}", file=sys.stderr)
+        print(f"counterpoint: {visible(in_flags(str(error)))}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:
-        print(f"counterpoint: {error.filename or 'a file'}: {error.strerror or error}; check the path", file=sys.stderr)
+        what = visible(f"{error.filename or 'a file'}: {error.strerror or error}")
+        print(f"counterpoint: {what}; check the path", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         how = "the same command with --resume" if hasattr(command, "saving") else "the same command"

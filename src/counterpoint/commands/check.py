@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
-from rich.markup import escape
 
 from counterpoint.artifacts import write_text
 from counterpoint.commands.console import CONSOLE, say, show
@@ -49,9 +48,7 @@ class Check:
         found = inspect(self.table, **{role: getattr(self, role) for role in roles})
         say(f"{self.table}: {summary(found)}\n")
         wide = CONSOLE.width >= 110
-        rows = [
-            {name: escape(cell) for name, cell in row.items() if wide or name != MEANS} for row in column_rows(found)
-        ]
+        rows = [{name: cell for name, cell in row.items() if wide or name != MEANS} for row in column_rows(found)]
         show(rows, "columns")
         say(LEGEND)
         for title, text in sections(found).items():

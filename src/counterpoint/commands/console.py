@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from counterpoint.nets.training import Monitor
 
@@ -47,15 +48,32 @@ def watching(run: Path, saving: Saving) -> Iterator[Monitor]:
         yield Monitor(run / "checkpoints", saving.resume, report, save_seconds=saving.save_seconds)
 
 
+def visible(text: str, keep: str = "") -> str:
+    """The text with a code in place of every character that is not seen, but those of `keep`.
+
+    A terminal obeys control characters, and two ids that differ in an unseen character would look the same.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
+
+
 def show(rows: Sequence[Mapping[str, Any]], title: str) -> None:
-    """Rows as a table on the terminal."""
-    table = Table(title=title, title_justify="left")
+    """Rows as a table on the terminal; nothing in them is markup."""
+    table = Table(title=_literal(title), title_justify="left")
     for name in rows[0]:
-        table.add_column(name, justify="left" if isinstance(rows[0][name], str) else "right")
+        justify = "left" if isinstance(rows[0][name], str) else "right"
+        table.add_column(_literal(name), justify=justify, overflow="fold")
     for row in rows:
-        table.add_row(*(f"{value:.1f}" if isinstance(value, float) else str(value) for value in row.values()))
+        cells = (f"{value:.1f}" if isinstance(value, float) else str(value) for value in row.values())
+        table.add_row(*map(_literal, cells))
     CONSOLE.print(table)
 
 
+def _literal(text: str) -> Text:
+    return Text(visible(text))
+
+
 def say(text: str) -> None:
-    CONSOLE.print(text, highlight=False, markup=False)
+    """Lines of plain text."""
+    CONSOLE.print(Text(visible(text, keep="\n")))

@@ -10,7 +10,7 @@ from counterpoint.commands.console import say, show
 from counterpoint.errors import require
 from counterpoint.methods.history import PersonalAdvice, recommend_to
 from counterpoint.methods.recommendation import Advice, Recommendations, recommend
-from counterpoint.report.results import write_csv
+from counterpoint.report.results import any_guarded, write_csv
 from counterpoint.runs import Run
 
 
@@ -20,10 +20,15 @@ def counted(subjects: int) -> str:
 
 def _shown(each: Advice) -> dict[str, str]:
     value = "" if each.value is None else f"{each.value:.3g}"
-    told = {"subject": each.subject, "recommended": each.label, "value": value}
+    subject = each.subject if each.subject == each.subject.strip() else repr(each.subject)  # "P1 " is not "P1".
+    told = {"subject": subject, "recommended": each.label, "value": value}
     return {**told, "support": f"{each.support:.0%}", "note": each.why}
 
 
+FORMULAS = (
+    "text that begins with =, +, -, @ or a tab stands in the CSV behind an apostrophe, so that no spreadsheet runs it;"
+    " JSON has it as it is"
+)
 SHOWN = 20
 """Subjects whose advice is shown on the terminal; files have all."""
 
@@ -95,8 +100,11 @@ class Recommend:
 def _write(answer: Recommendations | PersonalAdvice, out: Path) -> None:
     if out.suffix.lower() == ".json":
         write_text(out, json.dumps(answer.to_json(), indent=2))
-    else:
-        write_csv(answer.rows(), out)
+        return
+    rows = answer.rows()
+    write_csv(rows, out)
+    if any_guarded(rows):
+        say(f"note: {FORMULAS}")
 
 
 def _action(row: dict[str, Any]) -> dict[str, str]:

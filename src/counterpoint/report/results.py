@@ -22,6 +22,9 @@ from counterpoint.errors import CounterpointError
 Row = Mapping[str, Any]
 INTEGER = re.compile(r"-?(0|[1-9]\d*)")
 NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?(e[+-]?\d+)?|nan|-?inf")
+FORMULA = re.compile("'*[=+@\\-\t\r\n\uff1d\uff0b\uff0d\uff20]")
+"""How text begins that a spreadsheet takes for a formula, in ASCII or in full width, apostrophes before it aside."""
+SIGNED = re.compile(r"[+-]?\d+([.,]\d+)?([eE][+-]?\d+)?")
 
 
 def require_columns(rows: Sequence[Row], columns: Sequence[str], what: str) -> None:
@@ -59,11 +62,15 @@ def markdown_table(
 
 
 def write_csv(rows: Sequence[Row], path: str | os.PathLike[str], columns: Sequence[str] | None = None) -> None:
-    """Write rows whole or not at all; a float keeps every digit, so `read_csv` gives back the same number."""
+    """Write rows whole or not at all; a float keeps every digit, so `read_csv` gives back the same number.
+
+    Text that a spreadsheet would run as a formula stands behind an apostrophe, which `read_csv` takes away: see
+    `guarded`.
+    """
     columns = column_order(rows) if columns is None else columns
     with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
+        writer.writerow([guarded(column) for column in columns])
         writer.writerows([[_written(row.get(column)) for column in columns] for row in rows])
 
 
@@ -73,7 +80,31 @@ def read_csv(path: str | os.PathLike[str], words: Sequence[str] = ()) -> list[di
     The columns in `words` are left as they stand: the hash of a commit may look like a number.
     """
     with Path(path).open(newline="", encoding="utf-8") as file:
-        return [{c: text if c in words else _read(text) for c, text in row.items()} for row in csv.DictReader(file)]
+        rows = [{unguarded(column): text for column, text in row.items()} for row in csv.DictReader(file)]
+    return [{c: unguarded(text) if c in words else _read(text) for c, text in row.items()} for row in rows]
+
+
+def guarded(text: str) -> str:
+    """The text with an apostrophe before it where a spreadsheet would take it for a formula; numbers are none.
+
+    Text that already has apostrophes there gets one more, so that `unguarded` gives back every text.
+
+    Example:
+        >>> guarded("=1+1"), guarded("-5.2"), guarded("P7")
+        ("'=1+1", '-5.2', 'P7')
+    """
+    return f"'{text}" if FORMULA.match(text) and not SIGNED.fullmatch(text) else text
+
+
+def any_guarded(rows: Sequence[Row]) -> bool:
+    """Whether `write_csv` puts an apostrophe before some text of these rows."""
+    texts = (text for row in rows for text in (*row, *row.values()) if isinstance(text, str))
+    return any(guarded(text) != text for text in texts)
+
+
+def unguarded(text: Any) -> Any:
+    """The text that `guarded` was given; what is no text stays as it is."""
+    return text[1:] if isinstance(text, str) and text[:1] == "'" and FORMULA.match(text) else text
 
 
 def write_json(record: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
@@ -158,7 +189,9 @@ def _written(value: Any) -> str:
     if value is None:
         return ""
     # float() first: the repr of a numpy scalar names its type.
-    return repr(float(value)) if isinstance(value, float | np.floating) else str(value)
+    if isinstance(value, float | np.floating):
+        return repr(float(value))
+    return guarded(str(value))
 
 
 def _read(text: str | None) -> Any:
@@ -168,7 +201,7 @@ def _read(text: str | None) -> Any:
         return text == "True"
     if INTEGER.fullmatch(text):
         return int(text)
-    return float(text) if NUMBER.fullmatch(text) else text
+    return float(text) if NUMBER.fullmatch(text) else unguarded(text)
 
 
 def _processor() -> str:
