@@ -10,6 +10,7 @@ import torch
 
 import counterpoint as cp
 from counterpoint.commands.column_flags import Columns
+from counterpoint.methods.recommendation import WITHHELD
 from counterpoint.runs import Run
 from test_cli import _kill_and_resume, command
 
@@ -52,7 +53,7 @@ def test_a_table_of_continuous_doses_gives_a_rule_and_recommendations(run: Path,
     told = pd.read_csv(tmp_path / "advice.csv").set_index("subject")
     assert told.loc["near", "dose"] == pytest.approx(float(policy.act([2.0])[0]), rel=1e-4)
     assert 0 < told.loc["near", "support"] < 0.6
-    assert told.loc["far", "recommended"] == "none"
+    assert told.loc["far", "recommended"] == WITHHELD
     assert "unlike every subject" in told.loc["far", "why"]
 
 
@@ -67,8 +68,8 @@ def test_nobody_is_given_a_dose_that_nobody_alike_was(run: Path) -> None:
     logged = Run(run).training
     some = logged[(logged.state[:, 0] < 1.5) | (logged.action[:, 0] < 1.0)]
     advice = cp.recommend(Run(run).policy, pd.DataFrame({"id": ["a"], "t": [0], "lactate": [2.5]}), some).advice[0]
-    assert (advice.action, advice.label) == (None, "none")
-    assert "was given to nobody like this subject, nor about as much" in advice.why
+    assert (advice.action, advice.label) == (None, WITHHELD)
+    assert "or about as much, was given to nobody like this subject" in advice.why
 
 
 @pytest.mark.parametrize(
