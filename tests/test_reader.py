@@ -150,7 +150,7 @@ DIED = [1, 1, 1, 0, 0, 0]
 
 def test_a_repeated_flag_is_refused_with_the_hint() -> None:
     message = refused(lambda: read(records([0, 1, 2] * 2, "aaabbb", d=DIED), done="d"))
-    assert "column 'd' is true on every row of 1 subjects" in message
+    assert "column 'd' is true on every row of 1 subject," in message
     assert "outcome='last row of the subject'" in message
     assert "outcome='marked row'" in message
 
@@ -204,7 +204,7 @@ def test_two_repeated_flags_are_two_outcomes() -> None:
 def test_a_flag_on_earlier_rows_only_is_no_flag_of_the_last_one() -> None:
     table = records([0, 1, 2] * 2, "aaabbb", d=[1, 1, 0, 0, 0, 0])
     message = refused(lambda: read(table, done="d", outcome="last row of the subject"))
-    assert "column 'd' is true within 1 subjects but not on their last row" in message
+    assert "column 'd' is true within 1 subject but not on its last row" in message
     assert read(table, done="d").terminated.tolist() == [True, True, False, False], "as marked"
 
 

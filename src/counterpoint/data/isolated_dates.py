@@ -50,6 +50,38 @@ def refuse_isolated(name: str, moment: Times, subject: np.ndarray, step: float |
     )
 
 
+def refuse_far_dates(name: str, moment: Times, record: np.ndarray) -> list[str]:
+    """Refuse dates of a log that lie years from their own record and from the dates of all others; note the rest.
+
+    `record` groups rows by subject and episode. Where others have such dates, a second stay years later may be right.
+    """
+    isolated = isolated_dates(moment, record)
+    if not isolated.any():
+        return []
+    far = np.zeros_like(isolated)
+    far[isolated] = _distance(moment.values[isolated], moment.values[~isolated]) > YEARS * (_year(moment) or np.inf)
+    if far.any():
+        count = int(far.sum())
+        what, rest = ("a date that lies", "") if count == 1 else (f"{count} dates that lie", "first at ")
+        raise CounterpointError(
+            f"column '{name}' has {what} more than {YEARS:g} years from the other rows of the subject and from all"
+            f" other dates ({rest}row {far.argmax()}); correct the date, or leave out the rows"
+        )
+    count, records = int(isolated.sum()), len(np.unique(record[isolated]))
+    return [
+        f"{count} date{'' if count == 1 else 's'} of {records} subject{'' if records == 1 else 's'} in column '{name}'"
+        f" {'lies' if count == 1 else 'lie'} more than {YEARS:g} years from the subject's other rows; are they right?"
+        " Name the column of the stays in episode='…' where they are stays of their own"
+    ]
+
+
+def _distance(values: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """From each value to the nearest of the others."""
+    near = np.r_[-np.inf, np.sort(others.astype(float)), np.inf]
+    after = np.searchsorted(near, values.astype(float))
+    return np.minimum(values - near[np.maximum(after - 1, 0)], near[after] - values)
+
+
 def _year(moment: Times) -> float | None:
     """A year in the clock's own unit; none where the numbers are not dates."""
     if moment.per_second is not None:

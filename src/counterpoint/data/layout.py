@@ -12,7 +12,10 @@ import numpy as np
 import torch
 
 from counterpoint.data.columns import CheckedColumns, Times, quoted
+from counterpoint.data.cyclic_clock import check_cycle, unordered_hours
 from counterpoint.data.dates import DateOrder
+from counterpoint.data.isolated_dates import refuse_far_dates
+from counterpoint.data.outcome_marks import marks
 from counterpoint.errors import CounterpointError
 
 if TYPE_CHECKING:
@@ -79,10 +82,14 @@ def lay_out(columns: CheckedColumns, how: "Reader") -> Layout:
     """Sort the rows and cut them into episodes."""
     codes, names = columns.codes(how.subject)
     moment, shift = how.moments(columns), not how.next_state
-    order, opens = _sorted(columns, codes, moment, how)
-    outcome, stopped = _marks(columns, order, codes[order], how)
+    record = _records(columns, codes, how)
+    check_cycle(how.time, moment, record)
+    order, opens = _sorted(record, moment, how)
+    strays = refuse_far_dates(how.time, moment, record)
+    outcome, stopped, following = marks(columns, order, codes[order], opens, how)
     ended = np.r_[False, ((outcome >= 0) | stopped)[:-1]]
     elapsed, jumps, length, notes = _gaps(moment, order, opens, ended, how, shift)
+    notes += [*unordered_hours(how.time, moment, record), *strays, *following]
     start = opens | jumps | np.r_[True, ((outcome >= 0) | stopped)[:-1]]
     end = np.r_[start[1:], True]
     unmarked = end & (outcome < 0) & ~stopped
@@ -105,48 +112,20 @@ def lay_out(columns: CheckedColumns, how: "Reader") -> Layout:
     return Layout(order, keep, end, outcome, outcomes, marked, *whose, left_out, notes)
 
 
-def _sorted(columns: CheckedColumns, codes: np.ndarray, moment: Times, how: "Reader") -> tuple[np.ndarray, np.ndarray]:
+def _records(columns: CheckedColumns, codes: np.ndarray, how: "Reader") -> np.ndarray:
+    """A number for the subject and the episode of every row, in the order of subjects."""
+    if not how.episode:
+        return codes
+    group = columns.codes(how.episode)[0]
+    return codes * (group.max() + 1) + group
+
+
+def _sorted(record: np.ndarray, moment: Times, how: "Reader") -> tuple[np.ndarray, np.ndarray]:
     """The order by subject, episode and time, and where in it a new subject or episode opens."""
-    group = columns.codes(how.episode)[0] if how.episode else np.zeros(len(columns), dtype=bool)
-    order = np.lexsort((moment.values, group, codes))
-    opens = changes(codes[order]) | changes(group[order])
+    order = np.lexsort((moment.values, record))
+    opens = changes(record[order])
     _check_unique(order, opens | changes(moment.values[order]), (how.subject, how.episode, how.time))
     return order, opens
-
-
-def _marks(
-    columns: CheckedColumns, order: np.ndarray, subject: np.ndarray, how: "Reader"
-) -> tuple[np.ndarray, np.ndarray]:
-    """Which outcome the table itself marks, and where it says that the record stops; an outcome counts first."""
-    outcome = np.full(len(columns), -1)
-    for place, name in enumerate(how.done):
-        marked = np.empty(len(columns), dtype=bool)
-        marked[order] = _ends(name, columns.flags(name)[order], subject, how)
-        _check_one_outcome(marked & (outcome >= 0), how.done)
-        outcome = np.where(marked, place, outcome)
-    stopped = columns.flags(how.truncated) if how.truncated else np.zeros(len(columns), dtype=bool)
-    return outcome[order], stopped[order] & (outcome[order] < 0)
-
-
-def _ends(name: str, flag: np.ndarray, subject: np.ndarray, how: "Reader") -> np.ndarray:
-    """Where a flag ends an episode: on its own row, or on the last row of a subject that has it."""
-    first = np.flatnonzero(changes(subject))
-    size, count = np.diff(np.r_[first, len(subject)]), np.add.reduceat(flag.astype(int), first)
-    last = np.r_[changes(subject)[1:], True]
-    if how.outcome == "last row of the subject":
-        gone = (count > 0) & ~flag[last]
-        if gone.any():
-            raise CounterpointError(
-                f"column '{name}' is true within {gone.sum()} subjects but not on their last row; mark the last row too"
-            )
-        return flag & last
-    repeated = (count == size) & (size > 1)
-    if how.outcome is None and repeated.any() and repeated.sum() * 2 >= (count > 0).sum():
-        raise CounterpointError(
-            f"column '{name}' is true on every row of {repeated.sum()} subjects, which would end an episode at each;"
-            " pass outcome='last row of the subject', or outcome='marked row' if every row is an end"
-        )
-    return flag
 
 
 def _gaps(
@@ -236,13 +215,6 @@ def _vanished(subject: np.ndarray, keep: np.ndarray) -> list[str]:
     if not lost:
         return []
     return [f"{lost} subjects have no two rows that follow each other and no marked outcome: they give no row"]
-
-
-def _check_one_outcome(twice: np.ndarray, done: Sequence[str]) -> None:
-    if twice.any():
-        raise CounterpointError(
-            f"row {twice.argmax()} has two outcomes marked among {quoted(done)} ({twice.sum()} such rows); keep one"
-        )
 
 
 def changes(values: np.ndarray) -> np.ndarray:

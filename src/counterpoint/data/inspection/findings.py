@@ -24,6 +24,7 @@ from counterpoint.data.inspection.look import Log, Look
 from counterpoint.data.inspection.page import Inspection
 from counterpoint.data.inspection.roles import SAME
 from counterpoint.data.layout import REGULAR, changes
+from counterpoint.data.outcome_marks import is_repeated
 
 
 def find(look: Look, bins: Sequence[Bins]) -> Inspection:
@@ -172,8 +173,8 @@ def _ends(look: Look) -> tuple[End, ...]:
 
 
 def repeats(ends: Sequence[End]) -> bool:
-    """Whether an outcome is repeated on all rows of at least half the subjects that had it."""
-    return any(end.repeated and 2 * end.repeated >= end.subjects for end in ends)
+    """Whether an outcome is repeated on all rows of subjects that had it, as the loader has it."""
+    return any(is_repeated(end.name, end.repeated, end.subjects) for end in ends)
 
 
 def open_ends_of(look: Look, ends: Sequence[End]) -> np.ndarray:
