@@ -12,6 +12,7 @@ import counterpoint as cp
 from counterpoint.evaluation.off_policy.compare import Comparison
 from counterpoint.report.results import read_csv
 from counterpoint.runs import Run
+from counterpoint.tasks.cartpole import CartPole
 from test_cli import command
 from test_personal_commands import refused
 from test_runs import SMALL_OUTCOME
@@ -78,8 +79,9 @@ def test_a_users_table_is_judged_on_subjects_kept_aside(run: Path, capsys) -> No
     aside = Run(run).held_out
     assert found.logged.value == pytest.approx(float(aside.reward.sum() / 120), abs=1e-5)
     assert {each.name for each in found.estimates} >= {"one-step DR", "WIS", "FQE", "SCM rollouts", "CF-PE"}
-    for words in (found.label(found.value), "paired by subject", f"Verdict: {found.verdict}", "subjects it had not learned from",
-                  "softened: in 1% of the steps as whoever logged", "Brier score", "strength 3 a record"):  # fmt: skip
+    for words in (found.label(found.value), "paired by subject", f"Verdict: {found.verdict}", "Brier score",
+                  "120 subjects that it had not learned from", "return of the policy of d3qn, held-out subjects,",
+                  "softened: in 1% of the steps as whoever logged", "strength 3 a record"):  # fmt: skip
         assert words in said
     assert (run / "evaluation.png").stat().st_size > 20_000
     rows = read_csv(run / "estimates.csv")
@@ -143,7 +145,12 @@ def test_a_simulated_log_can_be_judged_as_if_there_were_no_simulator(tmp_path: P
     run = tmp_path / "run"
     command("simulate", "--run", run, "--trials", 60, "--steps", 8, "--stop-at-failure")
     command("train", "--run", run, "--method", "d3qn", "--hidden", 8, "--steps", 20)
+    capsys.readouterr()
     command("evaluate", "--run", run, "--trials", 3)
+    lines = [line.split("│") for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    told = [(who.strip(), int(steps)) for _, who, _, steps, *_ in lines]
+    assert told == [("the policy", CartPole().horizon), ("the policy", 8), ("the log", 8)], "practice stands beside it"
+    assert float(lines[2][4]) == pytest.approx(float(Run(run).data.reward.sum()) / 60, abs=0.05)
     assert not Run(run).has("judgement")
     command("evaluate", "--run", run, "--log", *QUICK)
     assert len(read_csv(run / "evaluation.csv")) == 3, "true returns stay"
@@ -151,7 +158,7 @@ def test_a_simulated_log_can_be_judged_as_if_there_were_no_simulator(tmp_path: P
     assert not found.held_out
     assert any("--held-out" in reason for reason in found.reasons)
     assert {"SCM rollouts", "CF-PE"}.isdisjoint(each.name for each in found.estimates), "there is no model"
-    assert "subjects it may have learned from" in capsys.readouterr().out
+    assert "subjects that it may have learned from" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -222,6 +229,9 @@ def test_runs_side_by_side(folder: Path, tmp_path: Path, capsys) -> None:
     assert (tmp_path / "comparison.png").stat().st_size > 20_000
     for words in ("whoever logged", "d3qn", "search", "Verdict"):
         assert words in said
+    assert said.count("Verdict: ") == 2
+    assert all(each.brief.split()[-1] in said for each in found.evaluations)
+    assert not any(line.startswith("- ") for line in said.splitlines()), "evaluate lists the reasons, once"
     assert "patient-" not in said + (tmp_path / "comparison.json").read_text()
 
 

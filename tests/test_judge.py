@@ -18,6 +18,7 @@ from counterpoint.evaluation.off_policy.episodes import Episodes, Question
 from counterpoint.evaluation.off_policy.judge import judge
 from counterpoint.evaluation.off_policy.result import Diagnostics, Estimate, Evaluation
 from counterpoint.evaluation.off_policy.verdict import Evidence, Limits, verdict
+from counterpoint.policies.base import Verdict
 
 SHAPES = False
 WARD, DOSES = cp.Ward(), cp.Discrete.of([0.0, 0.5, 1.0])
@@ -328,9 +329,16 @@ def told(**changes: Any) -> Evidence:
         (GOOD, "supported", ""),
         (replace(GOOD, lost_at=None), "supported", ""),
         (replace(GOOD, value=Estimate("one-step DR", 1.0, None, None)), "cannot be judged", "nothing of it at all"),
-        (told(effective=49.0), "cannot be judged", "49 of 500"),
+        (told(effective=49.0), "cannot be judged", "49 of the 500 subjects"),
         (told(unsupported=0.26), "cannot be judged", "26%"),
-        (told(effective=99.0), "with care", "99 of 500"),
+        (
+            told(subjects=6, effective=0.3),
+            "cannot be judged",
+            "on 6 subjects, and an interval needs at least 50",
+        ),
+        (told(subjects=1, effective=1.0), "cannot be judged", "evaluated on 1 subject, and"),
+        (told(effective=0.003), "cannot be judged", "those of under 0.1 of the 500 subjects"),
+        (told(effective=99.0), "with care", "99 of the 500 subjects"),
         (told(effective_records=9.0), "with care", "later states"),
         (told(unsupported=0.06), "with care", "6%"),
         (told(strayed=0.51), "cannot be judged", "51% of the steps"),
@@ -351,9 +359,18 @@ def test_a_verdict_has_its_reason(evidence: Evidence, judgement: str, word: str)
     assert not word or word in reasons[0]
 
 
+def test_a_brief_verdict_is_one_line_with_the_gravest_reason_and_a_count_of_the_others() -> None:
+    reasons = "It depends on the action.", "The spread is wrong.", "Rows were the fit's own."
+    behind = "Trust in the model behind this policy"
+    assert Verdict("yes").brief == f"{behind}: yes."
+    assert Verdict("no", reasons[:1]).brief == f"{behind}: no. {reasons[0]}"
+    assert Verdict("no", reasons[:2]).brief == f"{behind}: no. {reasons[0]} (1 more reason: check-scm or report)"
+    assert Verdict("no", reasons).brief == f"{behind}: no. {reasons[0]} (2 more reasons: check-scm or report)"
+
+
 def test_limits_are_the_users_and_the_gravest_reason_comes_first() -> None:
     assert verdict(told(effective=20.0), Limits(effective=10.0, effective_care=15.0))[0] == "supported"
     found, reasons = verdict(replace(told(effective=20.0), held_out=False))
     assert found == "cannot be judged"
-    assert "20 of 500" in reasons[0]
+    assert "20 of the 500 subjects" in reasons[0]
     assert len(reasons) == 2

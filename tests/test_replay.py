@@ -70,8 +70,9 @@ def test_the_value_is_the_mean_over_subjects_and_close_to_the_truth(model: Struc
 
 
 def test_noise_and_next_states_are_those_of_the_factor_that_is_given() -> None:
-    """s' = s + θ·a + u with θ = 2 and −1. Subject 0: 0, 0.5, 1 under doses 1 and 0, so u = −1.5 and 0.5; subject 1: 1, 1
-    under dose 1, so u = 1. Half a dose in every step gives 0 + 1 − 1.5, then − 0.5 + 1 + 0.5, and 1 − 0.5 + 1."""
+    """s' = s + θ·a + u with θ = 2 and −1. Subject 0 goes 0, 0.5, 1 under doses 1 and 0, so u = −1.5 and 0.5;
+    subject 1 goes 1, 1 under dose 1, so u = 1. Half a dose in every step gives 0 + 1 − 1.5, then − 0.5 + 1 + 0.5, and
+    1 − 0.5 + 1."""
     rows = logged(
         torch.tensor([[0.0], [0.5], [1.0]]),
         torch.tensor([[1.0], [0.0], [1.0]]),

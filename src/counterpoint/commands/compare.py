@@ -50,7 +50,7 @@ class Compare:
             )
         self._write(found)
         _tell(found)
-        say(f"tables, numbers and figure in {self.out}")
+        say(f"tables, figure and all reasons (comparison.json) in {self.out}")
 
     def _write(self, found: Comparison) -> None:
         write_csv(found.rows(), self.out / "comparison.csv")
@@ -92,4 +92,4 @@ def _tell(found: Comparison) -> None:
         show([{"policy": pair.one, "less": pair.other, "difference": str(pair.difference)} for pair in found.pairs],
              "differences")  # fmt: skip
     for each in found.evaluations:
-        say(f"{each.policy}: {each.words()}")
+        say(f"{each.policy}: {each.brief}")

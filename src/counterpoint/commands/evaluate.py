@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import tyro
+from torch import Tensor
 
 from counterpoint.artifacts import write_text
 from counterpoint.commands.console import progress, say, show
 from counterpoint.commands.judging_flags import JudgingFlags
+from counterpoint.data.logged_returns import logged_returns
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import require
 from counterpoint.evaluation.off_policy.judge import judge
@@ -21,6 +23,7 @@ from counterpoint.report.evaluation import evaluation_figure
 from counterpoint.report.results import write_csv
 from counterpoint.runs import Run
 from counterpoint.tasks.base import KnownSCM, Task
+from counterpoint.wording import amount, counted, discounted
 
 
 @dataclass(frozen=True)
@@ -52,13 +55,18 @@ class Evaluate:
             self._judge(run)
 
     def _try(self, run: Run, task: KnownSCM) -> None:
-        """True returns."""
-        returns = evaluate(run.policy, task.at_evaluation(), self.trials, self.seed, self.horizon).tolist()
-        rows = [{"trial": i, "return": value} for i, value in enumerate(returns)]
+        """True returns, beside those of the log."""
+        policy, world, steps = run.policy, task.at_evaluation(), self.horizon or task.horizon
+        returns = evaluate(policy, world, self.trials, self.seed, steps)
+        rows = [{"trial": i, "return": value} for i, value in enumerate(returns.tolist())]
         run.keep("evaluation", lambda path: write_csv(rows, path), ["policy", "task"])
-        mean = sum(returns) / len(returns)
-        show([{"trials": len(returns), "mean": mean, "lowest": min(returns), "highest": max(returns)}], "return")
-        say(str(run.verdict))
+        longest = int(run.data.step.max()) + 1
+        shown = [_tried("the policy", returns, steps)]
+        if longest < steps:
+            shown += [_tried("the policy", evaluate(policy, world, self.trials, self.seed, longest), longest)]
+        shown += [_tried("the log", logged_returns(run.data, steps), min(longest, steps))]
+        show(shown, f"return in the simulator and in the log, {discounted(1.0)}")
+        say(run.verdict.brief)
         say(f"each trial in {run.path('evaluation')}")
 
     def _judge(self, run: Run) -> None:
@@ -76,6 +84,7 @@ class Evaluate:
                 model=model,
                 task=task,
                 check=run.checked if "check" in used else Verdict(),
+                name=f"the policy of {run.folder.resolve().name}",
                 seed=self.seed,
                 monitor=Monitor(report=report),
             )
@@ -105,20 +114,21 @@ def tell(found: Evaluation) -> None:
     shown = [{**_row(each, share), "": found.label(each)} for each in found.estimates]
     shown += [{**_row(found.logged, share), "": "what happened"}]
     shown += [{**_row(found.difference, share), "": "paired by subject"}] if found.difference else []
-    show(shown, f"return of {found.policy}" + ("" if found.discount == 1 else f", discounted by {found.discount:g}"))
+    show(shown, f"return of {found.policy}, {found.whose}")
     for name, parts in (("group", found.groups), ("severity", found.severity)):
         if parts:
             show([{name: part.name, "subjects": part.subjects, "policy": str(part.policy), "logged": str(part.logged)}
                   for part in parts], f"by {found.severity_by if name == 'severity' else name}")  # fmt: skip
-    who = "subjects it had not learned from" if found.held_out else "subjects it may have learned from"
+    learned = "had not learned from" if found.held_out else "may have learned from"
     if told:
-        say(f"judged on {told.rows} rows of {told.subjects} {who}; their decisions weigh as much as those of"
-            f" {told.effective:.0f} subjects, their whole records as {told.effective_records:.1f}")  # fmt: skip
+        say(f"judged on {counted(told.rows, 'row')} of {counted(told.subjects, 'subject')} that it {learned}; their"
+            f" decisions weigh as much as those of {amount(told.effective)} subjects, their whole records as"
+            f" {amount(told.effective_records)}")  # fmt: skip
         say(f"{told.agreement:.0%} of logged actions are the policy's too; {told.unsupported:.0%} of its actions were"
             f" never given to others in similar states, and at {told.strayed:.0%} of the steps it would have taken one"
             " by then")  # fmt: skip
     if found.softened:
-        say(f"softened: {found.softened}")
+        say(f"softened: {found.softened}" if found.softened.share else "not softened, as asked")
     elif told:
         say("not softened: the policy draws its actions at random")
     _tell_sensitivity(found)
@@ -139,6 +149,13 @@ def _tell_sensitivity(found: Evaluation) -> None:
             f" {strongest.low:.3g} and {strongest.high:.3g} by WIS")  # fmt: skip
         if found.sensitivity.lost_at is not None:
             say(f"by WIS the difference from whoever logged is lost at strength {found.sensitivity.lost_at:.2f}")
+
+
+def _tried(who: str, returns: Tensor, steps: int) -> dict[str, Any]:
+    """Returns of episodes, all cut at so many steps: those of the same number can be compared."""
+    mean, lowest, highest = (float(value) for value in (returns.mean(), returns.min(), returns.max()))
+    told = {"who": who, "episodes": len(returns), "steps at most": steps}
+    return {**told, "mean": mean, "lowest": lowest, "highest": highest}
 
 
 def _row(each: Estimate, share: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks import hiv, tumour
 from counterpoint.tasks.base import KnownSCM
 from counterpoint.tasks.cartpole import CartPole
+from counterpoint.wording import counted
 
 
 @dataclass(frozen=True)
@@ -75,4 +76,4 @@ class Simulate:
         run = Run(self.run)
         run.start(data, self.held_out, self.seed)
         run.keep_task(task)
-        say(f"{len(data)} rows of {self.trials} trials in {run.path('data')}")
+        say(f"{counted(len(data), 'row')} of {counted(self.trials, 'trial')} in {run.path('data')}")

@@ -32,7 +32,8 @@ def check_levels(name: str, others: set[str]) -> None:
     require(
         not others,
         f"column '{name}' has {count} level{'s' if count > 1 else ''} that only held-out subjects have, of which"
-        f" nothing can be learned; join levels, choose another seed, or declare them with --categorical {name}=LEVEL,LEVEL",
+        f" nothing can be learned; join levels, choose another seed, or declare them with"
+        f" --categorical {name}=LEVEL,LEVEL",
     )
 
 

@@ -23,6 +23,9 @@ from counterpoint.seeding import derive
 from counterpoint.settings import check_settings, checked
 from counterpoint.simulation.rollout import Actor
 from counterpoint.tasks.base import Task, check_task
+from counterpoint.wording import counted
+
+BEHIND = "Trust in the model behind this policy"
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,17 @@ class Verdict:
 
     def __str__(self) -> str:
         lines = "".join(f"\n- {reason}" for reason in self.reasons)
-        return f"Trust in the model behind this policy: {self.trust}{', because:' if lines else '.'}{lines}"
+        return f"{BEHIND}: {self.trust}{', because:' if lines else '.'}{lines}"
+
+    @property
+    def brief(self) -> str:
+        """One line: trust and its gravest reason; for commands after the one that found it out."""
+        head = f"{BEHIND}: {self.trust}"
+        if not self.reasons:
+            return f"{head}."
+        first, *more = self.reasons
+        rest = f" ({counted(len(more), 'more reason')}: check-scm or report)" if more else ""
+        return f"{head}. {first}{rest}"
 
 
 @dataclass(frozen=True)

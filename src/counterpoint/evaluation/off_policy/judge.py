@@ -160,10 +160,10 @@ def _outside(estimates: tuple[Estimate, ...]) -> tuple[str, ...]:
 
 def _unjudged(question: Question, asked: Asked, inside: Inside, possible: ReturnRange) -> Evaluation:
     """What can be said of a policy before any record is weighed: what was logged, and what a model says."""
-    policy, how = asked.policy, asked.how
+    how = asked.how
     estimates = tuple(hold(each, possible) for each in inside.estimates)
     return Evaluation(
-        policy=asked.name or type(policy.recipe if isinstance(policy, Policy) else policy).__name__,
+        policy=asked.name or "the policy",
         verdict="cannot be judged",
         reasons=(),
         recommended="",

@@ -12,6 +12,7 @@ from counterpoint.evaluation.off_policy.confounding import Bound
 from counterpoint.evaluation.off_policy.target import Softened
 from counterpoint.evaluation.statistics import Interval
 from counterpoint.settings import Share, check_settings
+from counterpoint.wording import counted, discounted
 
 FORMAT = "counterpoint-evaluation/1"
 Judgement = Literal["supported", "with care", "cannot be judged"]
@@ -204,6 +205,12 @@ class Evaluation:
         """The recommended estimate."""
         return self[self.recommended]
 
+    @property
+    def whose(self) -> str:
+        """Which returns these are: of whom, and how later rewards count."""
+        who = "held-out subjects" if self.held_out else "all logged subjects"
+        return f"{who}, {discounted(self.discount)}"
+
     def label(self, each: Estimate) -> str:
         """What a table says beside an estimate: whether it is recommended, and whether it was held.
 
@@ -219,6 +226,15 @@ class Evaluation:
         """The verdict and why."""
         lines = "".join(f"\n- {reason}" for reason in self.reasons)
         return f"Verdict: {self.verdict}{', because:' if lines else '.'}{lines}"
+
+    @property
+    def brief(self) -> str:
+        """One line: the verdict, its gravest reason, and how many more there are."""
+        if not self.reasons:
+            return f"Verdict: {self.verdict}."
+        first, *more = self.reasons
+        rest = f" ({counted(len(more), 'more reason')})" if more else ""
+        return f"Verdict: {self.verdict}. {first}{rest}"
 
     def to_json(self) -> dict[str, Any]:
         return {"format": FORMAT, **encode(self)}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from counterpoint.data.return_range import ReturnRange
 from counterpoint.evaluation.off_policy.result import Diagnostics, Estimate, Judgement
 from counterpoint.settings import Amount, Share, check_settings
+from counterpoint.wording import amount, counted
 
 
 @dataclass(frozen=True)
@@ -82,11 +83,13 @@ def _grave(found: Evidence, limits: Limits) -> list[str]:
         )
     if found.value.width == float("inf"):
         reasons.append("Too few decisions are the policy's: drawn again, some logs would say nothing of it at all.")
-    if told.effective < limits.effective:
+    if told.subjects < limits.effective:
         reasons.append(
-            f"The logged decisions that are the policy's too weigh as much as those of {told.effective:.0f} of"
-            f" {told.subjects} subjects, fewer than the {limits.effective:g} that an interval needs."
+            f"The policy is evaluated on {counted(told.subjects, 'subject')}, and an interval needs at least"
+            f" {limits.effective:g}."
         )
+    elif told.effective < limits.effective:
+        reasons.append(f"{_worth(told)}, fewer than the {limits.effective:g} that an interval needs.")
     if told.unsupported > limits.unsupported:
         reasons.append(
             f"{told.unsupported:.0%} of the recommended actions were never given to anybody in a similar state, so what"
@@ -110,13 +113,11 @@ def _thin(found: Evidence, limits: Limits) -> list[str]:
     """Little of the log speaks of the policy."""
     told, reasons = found.diagnostics, []
     if limits.effective <= told.effective < limits.effective_care:
-        reasons.append(
-            f"The logged decisions that are the policy's too weigh as much as those of {told.effective:.0f} of"
-            f" {told.subjects} subjects."
-        )
+        reasons.append(f"{_worth(told)}.")
     if told.effective_records < limits.records_care:
         reasons.append(
-            f"Few whole records go the policy's way: they weigh as much as {told.effective_records:.1f} subjects."
+            "Few whole records go the policy's way: they weigh as much as those of"
+            f" {amount(told.effective_records)} of the {counted(told.subjects, 'subject')}."
             " What it does to later states rests on fitted values alone."
         )
     if limits.unsupported_care < told.unsupported <= limits.unsupported:
@@ -128,6 +129,14 @@ def _thin(found: Evidence, limits: Limits) -> list[str]:
     if told.largest > limits.largest_care:
         reasons.append(f"One subject has {told.largest:.0%} of all weight; without it the estimate would be another.")
     return reasons
+
+
+def _worth(told: Diagnostics) -> str:
+    """How many subjects the decisions on which log and policy agree amount to."""
+    return (
+        "The logged decisions that the policy would take too weigh as much as those of"
+        f" {amount(told.effective)} of the {counted(told.subjects, 'subject')}"
+    )
 
 
 def _behind(share: float) -> str:
