@@ -177,9 +177,9 @@ def test_a_wrong_flag_is_one_line(run: Path, capsys, words: tuple[object, ...], 
     assert (run / "evaluation.json").read_bytes() == before
 
 
-def distrust(run: Path) -> None:
+def distrust(run: Path, *more: str) -> None:
     """Checks that distrust the run's model."""
-    found = json.dumps({"trust": "no", "reasons": ["Noise depends on the action."]})
+    found = json.dumps({"trust": "no", "reasons": ["Noise depends on the action.", *more]})
     Run(run).keep("check", lambda path: path.write_text(found), ["scm"])
 
 
@@ -193,6 +193,21 @@ def test_what_a_distrusted_model_says_is_not_to_be_gone_by(folder: Path, run: Pa
     assert said in Run(own).judgement.reasons[-1]
     command("check-scm", "--run", own)
     assert not Run(own).has("judgement"), "what the checks found is part of it"
+
+
+def test_commands_after_the_check_repeat_its_verdict_in_one_line(folder: Path, tmp_path: Path, capsys) -> None:
+    own = fitted(folder, "again")
+    distrust(own, "The spread is wrong.", "Support is thin.")
+    table(8).drop(columns=["r", "dose"]).to_csv(tmp_path / "new.csv", index=False)
+    capsys.readouterr()
+    command("train", "--run", own, "--method", "search", "--rounds", 20, "--restarts", 1)
+    command("recommend", "--run", own, "--data", tmp_path / "new.csv")
+    said = capsys.readouterr().out
+    brief = (
+        "Trust in the model behind this policy: no. Noise depends on the action. (2 more reasons: check-scm or report)"
+    )
+    assert said.count(brief) == 2
+    assert "Support is thin." not in said
 
 
 def test_continuous_doses_are_judged_inside_the_model(tmp_path: Path, capsys) -> None:

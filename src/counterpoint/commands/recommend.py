@@ -75,7 +75,7 @@ class Recommend:
         some = f"the first {SHOWN} of " if len(answer.advice) > SHOWN else ""
         shown = [_shown(each) for each in answer.advice[:SHOWN]]
         show(shown, f"recommended to {some}{counted(len(answer.advice))}")
-        say(str(answer.verdict))
+        say(answer.verdict.brief)
         say(f"value and support of every action in {out}")
 
     def _tell(self, answer: PersonalAdvice) -> None:
@@ -93,7 +93,7 @@ class Recommend:
             say("factor: " + ", ".join(f"{f:.2f} ± {d:.2f}" for f, d in pairs) + " (the average subject is 0 ± 1)")
         if rows:
             show([_action(row) for row in rows], "actions")
-        say(str(answer.verdict))
+        say(answer.verdict.brief)
         say(f"the same in {out}")
 
 

@@ -79,6 +79,7 @@ class Train:
             run.fingerprint(part)
         if self.method in PERSONAL:
             check_personal(run.scm)
+        known = run.has("check")
         verdict = self._verdict(run)
         with watching(self.run, self.saving) as monitor:
             policy = self._learn(run, monitor)
@@ -87,7 +88,7 @@ class Train:
         model = run.scm if "scm" in parents else None
         for line in trained_lines(policy, run.training, model, self.seed):
             say(line)
-        say(str(verdict))
+        say(verdict.brief if known else str(verdict))
 
     def _verdict(self, run: Run) -> Verdict:
         """What is known of the model behind the policy; a model that nobody has checked is checked now."""
