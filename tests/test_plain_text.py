@@ -77,7 +77,8 @@ def test_ids_reach_the_file_of_recommendations_as_text(tmp_path: Path, capsys: p
     recommend._write(answer('=HYPERLINK("http://x","y")'), tmp_path / "r.csv")
     assert "note: text that begins with =" in capsys.readouterr().out
     text = (tmp_path / "r.csv").read_text().splitlines()[1]
-    assert text.startswith("\"'=HYPERLINK(") and ",'+drug," in text
+    assert text.startswith("\"'=HYPERLINK(")
+    assert ",'+drug," in text
     (row,) = read_csv(tmp_path / "r.csv")
     assert (row["subject"], row["drug"]) == ('=HYPERLINK("http://x","y")', "+drug")
     recommend._write(answer("=1"), tmp_path / "r.json")
