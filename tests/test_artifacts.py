@@ -342,6 +342,58 @@ def test_a_recipe_that_does_not_fit_its_weights_is_one_line(changes: dict[str, A
     assert "is not as it was saved" not in refusal
 
 
+def change_weights(folder: Path, change: Callable[[Tensor], Tensor], name: str) -> None:
+    """Edit one tensor and sign the artifact again."""
+    tensors, notes = artifacts.read_tensors(folder / artifacts.WEIGHTS)
+    tensors[name] = change(tensors[name])
+    artifacts.write_tensors(folder / artifacts.WEIGHTS, tensors, notes)
+    change_header(folder)
+
+
+def first_number(value: float) -> Callable[[Tensor], Tensor]:
+    def change(tensor: Tensor) -> Tensor:
+        flat = tensor.flatten().clone()
+        flat[0] = value
+        return flat.view(tensor.shape)
+
+    return change
+
+
+FORGED = {
+    "nan": (first_number(float("nan")), "are not finite"),
+    "infinity": (first_number(float("inf")), "are not finite"),
+    "another type": (Tensor.double, "has another shape or type"),
+    "twice": (lambda tensor: torch.cat([tensor, tensor]), ""),
+    "flat": (lambda tensor: tensor.flatten(), ""),
+}
+
+
+@pytest.mark.parametrize("forged", FORGED)
+@pytest.mark.parametrize("kind", ["policy", "scm", "task"])
+def test_weights_whose_hash_was_written_anew_are_checked(kind: str, forged: str, tmp_path: Path) -> None:
+    recipe: Any = {"policy": POLICY, "scm": DENSITY, "task": Outcome()}[kind]
+    rows = logged() if kind == "policy" else ROWS
+    recipe.fit(rows, *([CartPole()] if kind == "policy" else [])).save(tmp_path)
+    tensors, _ = artifacts.read_tensors(tmp_path / artifacts.WEIGHTS)
+    name = max((name for name in tensors if tensors[name].is_floating_point()), key=lambda name: tensors[name].numel())
+    change_weights(tmp_path, lambda tensor: tensor, name)
+    counterpoint.load(tmp_path)
+    change, words = FORGED[forged]
+    change_weights(tmp_path, change, name)
+    refusal = refuse(lambda: counterpoint.load(tmp_path))
+    assert words in refusal
+    assert "does not hold what its recipe says" in refusal
+
+
+def test_only_the_logits_of_what_never_happens_are_minus_infinity(tmp_path: Path) -> None:
+    Outcome().fit(ROWS).save(tmp_path)
+    counterpoint.load(tmp_path)
+    change_weights(tmp_path, first_number(-float("inf")), "before_intercept")
+    counterpoint.load(tmp_path)
+    change_weights(tmp_path, first_number(float("inf")), "before_intercept")
+    assert "before_intercept are not finite" in refuse(lambda: counterpoint.load(tmp_path))
+
+
 def test_a_recipe_of_another_version_is_one_line(tmp_path: Path) -> None:
     DENSITY.fit(ROWS).save(tmp_path)
     change_header(tmp_path, recipe={"type": "NewSCM"})

@@ -137,6 +137,8 @@ class Artifact:
     """A fitted thing: what a recipe made of a table. It saves, and `counterpoint.load` gives the same answers back."""
 
     kind: ClassVar[str]
+    without_bound: ClassVar[tuple[str, ...]] = ()
+    """The weights that may be −∞, as the logit of what never happens is."""
     recipe: Any
     schema: Any
     origin: Any
@@ -224,7 +226,20 @@ def _rebuild(header: dict[str, Any], tensors: dict[str, Tensor], classes: Mappin
         parts[name] = decode(part, classes) if "type" in part else _rebuild(part, inner, classes)
         weights = {key: tensor for key, tensor in weights.items() if not key.startswith(f"{name}/")}
     recipe, schema, origin = (decode(header[name], classes) for name in ("recipe", "schema", "origin"))
-    return recipe.rebuild(Saved(recipe, schema, origin, header, weights, parts))
+    made = recipe.rebuild(Saved(recipe, schema, origin, header, weights, parts))
+    _check_weights(made, weights)
+    return made
+
+
+def _check_weights(made: Any, weights: Mapping[str, Tensor]) -> None:
+    """Refuse weights that a fitted thing cannot have; an edited file whose hash was written anew has the right hash."""
+    own = made.weights()
+    for name, tensor in weights.items():
+        if name not in own or own[name].shape != tensor.shape or own[name].dtype != tensor.dtype:
+            raise ValueError(f"{name} has another shape or type")
+        never = tensor == -torch.inf if name in made.without_bound else torch.zeros_like(tensor, dtype=torch.bool)
+        if not (tensor.isfinite() | never).all():
+            raise ValueError(f"the numbers of {name} are not finite")
 
 
 def under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -212,8 +212,8 @@ class Run:
     @property
     def checked(self) -> Verdict:
         """What the checks say of the run's model."""
-        found = read_json(self._use("check"), f"run {PARTS['check'].command} again")
-        return Verdict(found["trust"], tuple(found["reasons"]))
+        found = self.findings
+        return Verdict(found.trust, found.reasons)
 
     @property
     def findings(self) -> Report:

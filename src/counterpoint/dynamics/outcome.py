@@ -48,6 +48,7 @@ class LearnedTask(nn.Module, Task, Artifact):
     """A task whose reward and end were learned; it stands wherever a task does."""
 
     kind: ClassVar[str] = "task"
+    without_bound: ClassVar[tuple[str, ...]] = (f"{BEFORE}_intercept", f"{AFTER}_intercept")
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from torch import Tensor
 from counterpoint.data.jobs import NO_THETA, context
 from counterpoint.data.shapes import Action, State, Theta
 from counterpoint.data.transitions import Transitions
-from counterpoint.errors import CounterpointError
+from counterpoint.errors import CounterpointError, require
 from counterpoint.scm.base import StructuralCausalModel
 from counterpoint.scm.independence import column_gram
 from counterpoint.seeding import generator
@@ -147,12 +147,31 @@ class Report:
 
     @classmethod
     def from_json(cls, said: dict[str, Any]) -> "Report":
-        """What `to_json` gave; anything else is one line."""
+        """What `to_json` gave; anything else is one line, also a trust that does not follow from the findings."""
         try:
             findings = tuple(Finding(**finding) for finding in said["findings"])
-            return cls(findings, int(said["rows"]), bool(said["held_out"]), tuple(said["state_names"]))
-        except (LookupError, TypeError, ValueError):
-            raise CounterpointError("the check does not hold what a check holds; run check-scm again") from None
+            read = cls(findings, said["rows"], said["held_out"], tuple(said["state_names"]))
+            whole = all(map(_is_whole, findings)) and read._is_whole and read.trust == said["trust"]
+        except (LookupError, TypeError):
+            whole, read = False, cls((), 0, False, ())
+        require(whole, "the check does not hold what a check holds; run check-scm again")
+        return read
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether the fields beside the findings are of their kinds."""
+        names = all(isinstance(name, str) for name in self.state_names)
+        return type(self.rows) is int and isinstance(self.held_out, bool) and names and len(self.findings) > 0
+
+
+def _is_whole(finding: Finding) -> bool:
+    """Whether every field is of its kind; numbers need not be finite, as those of a broken model are not."""
+    numbers = (finding.value, finding.threshold, 0.0 if finding.p_value is None else finding.p_value)
+    return (
+        all(isinstance(text, str) for text in (finding.name, finding.sentence))
+        and all(isinstance(flag, bool) for flag in (finding.passed, finding.grave))
+        and all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers)
+    )
 
 
 def draw(
