@@ -11,9 +11,11 @@ from torch import Tensor
 import counterpoint as cp
 from counterpoint.data.jobs import Job, Origin
 from counterpoint.data.schema import Column, Schema
+from counterpoint.data.transitions import concatenate
 from counterpoint.nets.learner import Stepper
 from counterpoint.nets.training import Monitor, Schedule
 from counterpoint.policies.base import Policy
+from counterpoint.policies.evolution import Distribution
 from counterpoint.policies.rules import is_ordered, middle_doses
 from counterpoint.policies.search import SearchLearner
 from counterpoint.policies.searched import SearchedPolicy
@@ -154,6 +156,33 @@ def test_optimisers_find_each_problem_s_own_optimum(how: cp.CrossEntropy | cp.Ev
         score = -(found.candidates(draw) - goal[:, None, None]).square().sum(-1)
         how.learn(found, draw, score, torch.tensor(i / rounds))
     assert (found.mean - goal[:, None]).abs().max() < 0.1
+
+
+def test_cross_entropy_fits_the_best_and_adds_a_deviation_that_falls_with_the_rounds() -> None:
+    """The best two of 5, 1, −1, −5 have mean 3 and variance 4. Half of the extra deviation of 3 gives √(4 + 1.5²) = 2.5
+    and none of it 2. A step of 0.5 goes half of the way there from mean 0 and deviation 1."""
+    how = cp.CrossEntropy(candidates=4, elites=2, extra=3.0, step=0.5)
+    draw = torch.tensor([5.0, 1.0, -1.0, -5.0]).view(1, 1, 4, 1)
+    for done, deviation in ((0.5, 1.75), (1.0, 1.5)):
+        found = how.start(torch.zeros(1, 1, 1), torch.ones(1))
+        how.learn(found, draw, draw[..., 0], torch.tensor(done))
+        assert found.mean.item() == pytest.approx(1.5)
+        assert found.deviation.item() == pytest.approx(deviation)
+
+
+def test_every_round_of_a_search_knows_the_share_of_rounds_that_are_done(model: StructuralCausalModel) -> None:
+    shares: list[float] = []
+
+    class Watched(cp.CrossEntropy):
+        def learn(self, found: Distribution, draw: Tensor, score: Tensor, share: Tensor) -> None:
+            shares.append(float(share))
+
+    four = Schedule(steps=4, check_every=2, log_every=2)
+    learner = learner_of(model, optimizer=Watched(candidates=4, elites=2), schedule=four)
+    for _ in range(4):
+        drawn = learner.draw(0, torch.Generator().manual_seed(0), 1)
+        learner.update({name: tensor[:1] for name, tensor in drawn.items()})
+    assert shares == [0, 0.25, 0.5, 0.75]
 
 
 def test_the_rule_found_is_the_best_one() -> None:
@@ -317,3 +346,11 @@ def test_near_the_log_is_where_logged_pairs_are() -> None:
     assert near.outside(state, action)[0].float().mean() < 0.03
     assert bool(near.outside(state + 20, action).all())
     assert bool(near.outside(state, action + 20).all())
+
+
+def test_imagined_rows_do_not_bring_a_step_near_the_log() -> None:
+    from counterpoint.scm.support import NearLog
+
+    imagined = replace(LOG, state=LOG.state + 20, imagined=torch.ones(len(LOG), dtype=torch.bool))
+    near = NearLog([concatenate([LOG, imagined])], [0], most=2 * len(LOG))
+    assert bool(near.outside(LOG.state[None] + 20, LOG.action[None]).all())

@@ -417,6 +417,15 @@ def test_starts_are_first_states_of_ones_own_real_rows() -> None:
         assert {tuple(row) for row in starts[k].tolist()} <= first
 
 
+def test_jobs_of_one_table_start_in_states_of_their_own() -> None:
+    """A job's seed picks its starts: of three jobs of the same rows, two with the same seed have the same starts."""
+    table = logged(40)
+    simulator: Any = Drift([0.0] * 3, 3)
+    starts = CheckpointSelector(Rollouts(starts=20), simulator, [Job(table, seed) for seed in (3, 4, 3)], TASK).state
+    assert torch.equal(starts[0], starts[2])
+    assert (starts[0] != starts[1]).any(1).sum() > 10
+
+
 @pytest.fixture(scope="module")
 def pole() -> list[Any]:
     how = Likelihood(Schedule(steps=400, check_every=50, rate="one-cycle"), batch=256, learning_rate=5e-3)
