@@ -1,5 +1,6 @@
 """The benchmark of off-policy evaluation: rows beside exact truths, resumed where it was; rankings and verdicts."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tables import refused
 
 CHANCE = torch.tensor([[[0.4, 0.2, 0.2, 0.2], [0.2, 0.2, 0.1, 0.5]], [[0.3, 0.4, 0.1, 0.2], [0.2, 0.3, 0.4, 0.1]]])
 EXPERT = torch.tensor([[0.6, 0.4], [0.5, 0.5]])
+RESULTS = Path(__file__).parents[1] / "results"
 SMALL = Judging(others=(), draws=50, critic_draws=5)
 
 
@@ -68,6 +70,24 @@ def test_pairs_count_that_lie_farther_apart_than_their_intervals_are_wide() -> N
     rows = [row("a", 0.0, 0.0), row("b", 9.0, 0.5), row("c", 4.0, 3.0), row("d", 0.0, 9.0, silent=True)]
     page = evaluation_bench_page(rows, "command")
     assert "| t | 2 | 0.50 | 3 | 0.67 |" in page
+
+
+def test_the_page_says_that_the_expert_of_icu_sepsis_is_an_easy_test() -> None:
+    easy = "In ICU-Sepsis random actions are worth as much as the expert's"
+    assert easy in evaluation_bench_page([row("expert", 0.8, 0.78, task="icu-sepsis")], "command")
+    assert easy not in evaluation_bench_page([row("expert", 0.8, 0.78)], "command")
+
+
+def test_the_kept_values_of_icu_sepsis_bear_out_what_the_page_says() -> None:
+    """Random actions and the expert agree to two digits, the values are the table's, and the page is theirs."""
+    kept = json.loads((RESULTS / "benchmarks" / "icu_sepsis_values.json").read_text())["values"]
+    rows = read_csv(RESULTS / "evaluation.csv")
+    truth = {each["policy"]: each["truth"] for each in rows if each["task"] == "icu-sepsis"}
+    assert f"{kept['random']:.2f}" == f"{kept['expert']:.2f}"
+    assert {name: round(truth[name], 4) for name in ("expert", "optimal")} == {
+        name: kept[name] for name in ("expert", "optimal")
+    }
+    assert (RESULTS / "evaluation.md").read_text() == evaluation_bench_page(rows, "counterpoint bench evaluation")
 
 
 def test_truth_by_simulation_is_the_mean_return_of_logs() -> None:

@@ -1,6 +1,7 @@
 """Which actions have support and what may not be recommended, by hand-made logs and a policy with one wish."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,6 +84,12 @@ def test_five_percent_are_needed_of_more_neighbours() -> None:
     threshold = Threshold()
     assert threshold.met(torch.tensor([2, 3, 4, 5]), 100).tolist() == [False, False, False, True]
     assert threshold.met(torch.tensor([2, 3]), 8).tolist() == [False, True], "of eight rows three are needed"
+
+
+def test_the_readme_states_the_default_threshold() -> None:
+    words = {3: "fewer than three of the nearest logged rows", 0.05: "under a twentieth of them"}
+    text = (Path(__file__).parents[1] / "README.md").read_text()
+    assert f"({words[Threshold().rows]}, or {words[Threshold().share]}) is withheld" in text
 
 
 def test_a_stated_threshold_replaces_it_and_is_said() -> None:

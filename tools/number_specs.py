@@ -75,11 +75,16 @@ def exact(spec: str) -> list[float]:
 
 
 def table(name: str) -> pd.DataFrame:
-    """The file of that name, of the first folder that has it."""
+    """The rows of the file of that name."""
     file, _, part = name.partition("#")
+    return read(located(file), part)
+
+
+def located(file: str) -> Path:
+    """The path of that name in the first folder that has it."""
     for folder in FOLDERS:
         if (folder / file).is_file():
-            return read(folder / file, part)
+            return folder / file
     raise SpecificationError(f"there is no {file} in {' or '.join(folder.name for folder in FOLDERS)}")
 
 

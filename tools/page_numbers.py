@@ -10,6 +10,10 @@ sides stand for as many numbers, all pairs in order must hold; a single number s
 
     above D3QN<!-- claim: sd.csv; mean return_selected; method=PETS; trials=5 / 10 > sd.csv; … method=D3QN; … -->
 
+A claim that rests on a sentence which a page of results/ makes from its rows quotes that sentence.
+
+    told apart from PETS nowhere<!-- quote: sd.md; not told apart from PETS everywhere -->
+
 A table is written whole from the comment above it: variables that run together, the head, and one line for each value,
 whose {…} are such specifications (of the table's file, unless they name another); where no row fits, a cell is empty.
 
@@ -30,13 +34,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from number_specs import DIFFERENCE, SpecificationError, answers, exact
+from number_specs import DIFFERENCE, SpecificationError, answers, exact, located
 
 ROOT = Path(__file__).parents[1]
 NUMBER = re.compile(r"(?<![\w.,])[−+]?\d+(?:,\d{3})*(?:\.\d+)?%?(?!\w)")
 FILE = r"[\w./-]+\.(?:csv|json(?:#\w+)?)"
 MARKER = re.compile(rf"<!-- ({FILE}; [^\n]*?) -->")
 CLAIM = re.compile(r"<!-- claim: ([^\n]*?) ([<>]) ([^\n]*?) -->")
+QUOTE = re.compile(r"<!-- quote: ([\w./-]+\.md); ([^\n]*?) -->")
 TABLE = re.compile(rf"(<!-- table: ({FILE})\n(.*?)\n-->\n)(.*?)(<!-- end -->)", re.DOTALL)
 PLACE = re.compile(r"\{([^{}]*)\}")
 FENCE = re.compile(r"^(```+|~~~+).*?^\1[ \t]*$", re.DOTALL | re.MULTILINE)
@@ -177,6 +182,16 @@ def false_claims(page: str) -> list[str]:
     ]
 
 
+def missing_quotes(page: str) -> list[str]:
+    """Sentences that a page rests on and the named page of results/ does not have, a line each."""
+    text = blanked(page, FENCE)
+    return [
+        f"line {text.count(chr(10), 0, found.start()) + 1} rests on '{found[2]}', which {found[1]} does not say"
+        for found in QUOTE.finditer(text)
+        if found[2] not in located(found[1]).read_text(encoding="utf-8")
+    ]
+
+
 def values(side: str) -> list[float]:
     """The numbers of a side of a claim: those of a specification, or the number that stands there."""
     return exact(side) if ";" in side else [float(side)]
@@ -210,7 +225,7 @@ def main() -> int:
             if told.write:
                 path.write_text(page := rewritten(page), encoding="utf-8")
             listed = [f"line {line}: {text}" for line, text in unbound(page)] if told.unbound else mismatches(page)
-            listed += [] if told.unbound else false_claims(page)
+            listed += [] if told.unbound else [*false_claims(page), *missing_quotes(page)]
             count += sum(each.count for each in found_in(page))
         except SpecificationError as error:
             listed = [str(error)]
