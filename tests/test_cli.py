@@ -165,7 +165,7 @@ def test_a_bad_table_is_refused_in_one_line(tmp_path, capsys, patients, spoil, w
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("simulate", "--run", "/dev/null/run"), "/dev/null/run: Not a directory"),
+        (("simulate", "--run", "/dev/null/run"), "cannot write '/dev/null/run': Not a directory"),
         (("demo", "--seeds", 0), "0 data sets show nothing"),
         (("demo", "--device", "mps"), "device 'mps' is not supported"),
     ],

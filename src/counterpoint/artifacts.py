@@ -1,11 +1,14 @@
 """A fitted thing on disk: safetensors weights and a JSON recipe; loading runs no code from the file."""
 
+import errno
 import hashlib
 import json
 import os
+import re
+import tempfile
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,19 +25,59 @@ from counterpoint.version import VERSION
 WEIGHTS, RECIPE, FORMAT = "weights.safetensors", "recipe.json", "counterpoint/4"
 
 
+FIXES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free some disk space and run the command again"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "choose a folder that may be written to"),
+}
+"""What to do about an error of the system; another is a matter of the path."""
+
+
 @contextmanager
 def replacing(path: Path | str | os.PathLike[str]) -> Iterator[Path]:
-    """A draft beside `path` that takes its place when the block ends: a reader sees the old file or the new one."""
+    """A draft beside `path` that takes its place when the block ends: a reader sees the old file or the new one.
+
+    A full disk or a folder that cannot be written to is one line that names the file.
+    """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with _writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        yield draft
-        with draft.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(draft, path)
+        with _writing(path):
+            yield draft
+            with draft.open("rb") as file:
+                os.fsync(file.fileno())
+            os.replace(draft, path)
     finally:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse a folder that cannot be written into; asked before the work whose result would be lost."""
+    folder = folder.absolute()
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    with _writing(folder), tempfile.TemporaryFile(dir=there) as file:
+        file.write(bytes(4096))
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """One line in place of what the system says of a file that cannot be written."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        number = _number(error)
+        reason = os.strerror(number) if number else str(error)
+        raise CounterpointError(f"cannot write '{path}': {reason}; {FIXES.get(number, 'check the path')}") from None
+
+
+def _number(error: OSError | SafetensorError) -> int:
+    """The system's number of an error, which safetensors has in its text alone; 0 where there is none."""
+    if isinstance(error, OSError):
+        return error.errno or 0
+    found = re.search(r"os error (\d+)", str(error))
+    return int(found[1]) if found else 0
 
 
 def write_text(path: Path | str, text: str) -> None:

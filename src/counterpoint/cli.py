@@ -2,11 +2,13 @@
 
 import re
 import sys
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import torch
 import tyro
 
+from counterpoint.artifacts import FIXES, check_writable
 from counterpoint.commands.augment import Augment
 from counterpoint.commands.bench import Bench
 from counterpoint.commands.check import Check
@@ -62,18 +64,26 @@ def main(arguments: list[str] | None = None) -> None:
         return
     command = tyro.cli(Command, prog="counterpoint", description=DESCRIPTION, args=arguments)
     try:
+        _check_folders(command)
         command.execute()
     except CounterpointError as error:
         print(f"counterpoint: {visible(in_flags(str(error)))}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:
-        what = visible(f"{error.filename or 'a file'}: {error.strerror or error}")
-        print(f"counterpoint: {what}; check the path", file=sys.stderr)
+        what = visible(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))
+        print(f"counterpoint: {what}; {FIXES.get(error.errno or 0, 'check the path')}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         how = "the same command with --resume" if hasattr(command, "saving") else "the same command"
         print(f"counterpoint: stopped; {how} goes on", file=sys.stderr)
         sys.exit(130)
+
+
+def _check_folders(command: Any) -> None:
+    """Refuse a folder that cannot be written into before the work: the one of --out, else the run's."""
+    out = getattr(command, "out", None) or getattr(command, "run", None)
+    if isinstance(out, Path):
+        check_writable(out.parent if out.suffix else out)
 
 
 def in_flags(message: str) -> str:

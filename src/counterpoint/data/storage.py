@@ -61,12 +61,9 @@ def writing(path: str | Path) -> Iterator[Callable[[Transitions], None]]:
     check_suffix(path, SUFFIXES)
     if not path.parent.is_dir():
         raise CounterpointError(f"there is no folder {path.parent}; create it first")
-    try:
-        with replacing(path) as draft, _WRITERS[kind_of(path)](draft) as writer:
-            yield writer.put
-            writer.finish()
-    except OSError as error:
-        raise CounterpointError(f"cannot write {path}: {error.strerror}; check the folder") from None
+    with replacing(path) as draft, _WRITERS[kind_of(path)](draft) as writer:
+        yield writer.put
+        writer.finish()
 
 
 class _Writer(ABC):
