@@ -12,6 +12,7 @@ import counterpoint as cp
 from counterpoint.evaluation.off_policy.compare import Comparison
 from counterpoint.report.results import read_csv
 from counterpoint.runs import Run
+from counterpoint.scm.findings import Finding, Report
 from counterpoint.tasks.cartpole import CartPole
 from test_cli import command
 from test_personal_commands import refused
@@ -179,7 +180,9 @@ def test_a_wrong_flag_is_one_line(run: Path, capsys, words: tuple[object, ...], 
 
 def distrust(run: Path, *more: str) -> None:
     """Checks that distrust the run's model."""
-    found = json.dumps({"trust": "no", "reasons": ["Noise depends on the action.", *more]})
+    reasons = ("Noise depends on the action.", *more)
+    findings = tuple(Finding(reason, 1.0, 0.1, False, reason) for reason in reasons)
+    found = json.dumps(Report(findings, 100, True, ("x",)).to_json())
     Run(run).keep("check", lambda path: path.write_text(found), ["scm"])
 
 

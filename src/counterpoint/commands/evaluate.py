@@ -1,6 +1,6 @@
 """`counterpoint evaluate`: what the run's policy is worth, in its simulator or, where there is none, from the log."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,14 +84,14 @@ class Evaluate:
                 model=model,
                 task=task,
                 check=run.checked if "check" in used else Verdict(),
-                name=f"the policy of {run.folder.resolve().name}",
                 seed=self.seed,
                 monitor=Monitor(report=report),
             )
         write_csv(found.rows(), self.run / "estimates.csv")
         evaluation_figure(found, self.run / "evaluation.png")
         run.keep("judgement", lambda path: write_text(path, found.text()), ["data", "split", *used, "policy"])
-        tell(found)
+        # The name of the folder stands on the terminal alone: the same run elsewhere has the same file.
+        tell(replace(found, policy=f"{found.policy} of {run.folder.resolve().name}"))
         say(
             f"numbers in {run.path('judgement')} and {self.run / 'estimates.csv'}, figure in evaluation.png beside them"
         )

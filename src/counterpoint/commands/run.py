@@ -18,6 +18,7 @@ from counterpoint.commands.evaluate import Evaluate
 from counterpoint.commands.fit import Fit
 from counterpoint.commands.report import Report
 from counterpoint.commands.train import Train
+from counterpoint.data.user_files import check_regular
 from counterpoint.errors import CounterpointError
 
 CHAIN: dict[str, Any] = {
@@ -67,6 +68,7 @@ class RunStudy:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], str]:
+    check_regular(path)
     try:
         text = path.read_text(encoding="utf-8")
         study = tomllib.loads(text)

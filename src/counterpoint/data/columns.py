@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from counterpoint.data.dates import DateOrder, moments_of
+from counterpoint.data.user_files import check_file
 from counterpoint.errors import CounterpointError
 
 if TYPE_CHECKING:
@@ -417,8 +418,7 @@ def read_guarded(path: Path, readers: dict[str, Callable[[], Any]], encoding: st
     import pyarrow as pa
 
     check_suffix(path, list(readers))
-    if not path.is_file():
-        raise CounterpointError(f"there is no file {path}; check the path")
+    check_file(path)
     try:
         return readers[kind_of(path)]()
     except CounterpointError:

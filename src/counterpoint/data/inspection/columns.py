@@ -16,6 +16,7 @@ from counterpoint.data.inspection.facts import Kind, Roles
 from counterpoint.data.inspection.names import id_of
 from counterpoint.data.state_columns import MOST_LEVELS
 from counterpoint.data.table_format import MARK
+from counterpoint.data.user_files import check_file
 from counterpoint.errors import CounterpointError, require
 
 
@@ -50,6 +51,7 @@ def _check_foreign(path: Path) -> None:
     """Refuse our own tables, which say what they hold; what is wrong with other files is the loader's to say."""
     from pyarrow import parquet
 
+    check_file(path)
     try:
         with path.open("rb") as file:
             ours = file.read(len(MARK)) == MARK.encode()
