@@ -389,7 +389,7 @@ def test_leading_zeros(tmp_path: Path) -> None:
     frame["patient_id"] = np.repeat(["7", "007", "P07", "P7"], 6)
     frame.to_csv(tmp_path / "t.csv", index=False)
     found = inspect(tmp_path / "t.csv")
-    assert (found.records.subjects, found.records.leading_zeros) == (4, 2)
+    assert (found.records.subjects, found.records.alike) == (4, 2)
     assert problem(found, "2 ids in 'patient_id' like another").flag == "write the ids alike"
     frame["patient_id"] = np.repeat(["7", "007", "70", "8"], 6)  # All numbers: a reader of numbers would merge two.
     frame.to_csv(tmp_path / "t.csv", index=False)

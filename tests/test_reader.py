@@ -257,6 +257,7 @@ FILES: dict[str, dict[str, str]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*like another but for")
 @pytest.mark.parametrize("name", FILES)
 def test_007_and_7_are_two_subjects_in_every_kind_of_file(name: str, tmp_path: Path) -> None:
     rows = read(written(tmp_path / name, **FILES[name]))
@@ -265,6 +266,7 @@ def test_007_and_7_are_two_subjects_in_every_kind_of_file(name: str, tmp_path: P
     assert rows.reward.tolist() == [0.25, 0.25]
 
 
+@pytest.mark.filterwarnings("ignore:.*like another but for")
 def test_007_and_7_are_two_episodes_and_two_subjects_of_a_frame(tmp_path: Path) -> None:
     table = pd.DataFrame(PLAIN, columns=["id", "t", "x", "a", "r"])
     table.assign(e=table["id"], id=1).to_csv(tmp_path / "t.csv", index=False)

@@ -54,6 +54,7 @@ def test_a_flag_that_only_held_out_subjects_have_is_refused_or_declared_a_number
     assert read(frame, numeric=["flag"]).schema.states[1].levels == ()
 
 
+@pytest.mark.filterwarnings("ignore:.*on fewer than 10 rows")
 def test_a_level_in_the_last_row_of_a_training_subject_is_known() -> None:
     """That row is dropped, but it is the next state of the row before."""
     frame, out = table(), aside()

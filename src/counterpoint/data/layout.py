@@ -15,14 +15,13 @@ from counterpoint.data.columns import CheckedColumns, Times, quoted
 from counterpoint.data.cyclic_clock import check_cycle, unordered_hours
 from counterpoint.data.dates import DateOrder
 from counterpoint.data.isolated_dates import refuse_far_dates
+from counterpoint.data.odd_steps import step_notes, swapped_note, uneven
 from counterpoint.data.outcome_marks import marks
+from counterpoint.data.spelling import alike_note, refuse_totals
 from counterpoint.errors import CounterpointError
 
 if TYPE_CHECKING:
     from counterpoint.data.reader import Reader
-
-REGULAR = 0.5
-"""Two rows are one step apart where their distance is off by less than this share of a step."""
 
 GAPS = {"cut": "were cut: an episode stops there", "bridge": "are taken as consecutive"}
 """What is done about rows that are not."""
@@ -81,6 +80,7 @@ class Layout:
 def lay_out(columns: CheckedColumns, how: "Reader") -> Layout:
     """Sort the rows and cut them into episodes."""
     codes, names = columns.codes(how.subject)
+    refuse_totals(how.subject, codes, names)
     moment, shift = how.moments(columns), not how.next_state
     record = _records(columns, codes, how)
     check_cycle(how.time, moment, record)
@@ -89,7 +89,10 @@ def lay_out(columns: CheckedColumns, how: "Reader") -> Layout:
     outcome, stopped, following = marks(columns, order, codes[order], opens, how)
     ended = np.r_[False, ((outcome >= 0) | stopped)[:-1]]
     elapsed, jumps, length, notes = _gaps(moment, order, opens, ended, how, shift)
-    notes += [*unordered_hours(how.time, moment, record), *strays, *following]
+    notes += [*alike_note(how.subject, names), *unordered_hours(how.time, moment, record), *strays, *following]
+    if shift and length:
+        notes += swapped_note(how.time, moment, record, given_step(length, moment))
+        notes += step_notes(how.time, elapsed, ~opens & ~ended, record[order])
     start = opens | jumps | np.r_[True, ((outcome >= 0) | stopped)[:-1]]
     end = np.r_[start[1:], True]
     unmarked = end & (outcome < 0) & ~stopped
@@ -150,11 +153,6 @@ def _gaps(
             " consecutive), or give the step"
         )
     return elapsed, jumps if how.gaps == "cut" else none, step, [f"{what} and {GAPS[how.gaps]}"]
-
-
-def uneven(elapsed: np.ndarray, inside: np.ndarray) -> np.ndarray:
-    """Which rows `inside` an episode are not one step after the row before."""
-    return inside & (np.abs(elapsed - 1) > REGULAR)
 
 
 def unevenness(jumps: np.ndarray, inside: np.ndarray, step: str) -> str:

@@ -15,10 +15,12 @@ from counterpoint.data.asking import ask
 from counterpoint.data.columns import CheckedColumns, Times, open_table
 from counterpoint.data.isolated_dates import refuse_isolated
 from counterpoint.data.lags import without_lags
-from counterpoint.data.layout import GAPS, changes, elapsed_steps, given_step, uneven, unevenness
+from counterpoint.data.layout import GAPS, changes, elapsed_steps, given_step, unevenness
 from counterpoint.data.missing import filled
+from counterpoint.data.odd_steps import refuse_swapped, step_notes, uneven
 from counterpoint.data.reader import Reader, carry
 from counterpoint.data.schema import Column, Schema, agree
+from counterpoint.data.spelling import refuse_alike, refuse_totals
 from counterpoint.data.state_columns import encoded
 from counterpoint.data.transitions import Transitions
 from counterpoint.errors import CounterpointError, require
@@ -132,6 +134,8 @@ def _in_order(columns: CheckedColumns, reader: Reader) -> _Clock:
         note = f"there is no column '{reader.subject}', so every row is taken for a subject"
         return _Clock(rows, [str(i) for i in rows], rows, np.zeros(len(rows)), [0] * len(rows), [note])
     codes, names = columns.codes(reader.subject)
+    refuse_totals(reader.subject, codes, names)
+    refuse_alike(reader.subject, names)
     if reader.time not in there:
         if len(names) < len(codes):
             raise CounterpointError(
@@ -142,6 +146,9 @@ def _in_order(columns: CheckedColumns, reader: Reader) -> _Clock:
     _check_same_clock(moment, reader)
     step = given_step(reader.step, moment) if reader.step else None
     refuse_isolated(reader.time, moment, codes, step)
+    shift = step is not None and not reader.next_state
+    if step is not None and shift:
+        refuse_swapped(reader.time, moment, codes, step)
     order = np.lexsort((moment.values, codes))
     same = ~changes(codes[order]) & ~changes(moment.values[order])
     if same.any():
@@ -152,9 +159,10 @@ def _in_order(columns: CheckedColumns, reader: Reader) -> _Clock:
     if reader.episode in there:
         opens = opens | changes(columns.codes(reader.episode)[0][order])
     elapsed = elapsed_steps(moment, order, opens, reader.step)
-    jumps = uneven(elapsed, ~opens) if reader.step and not reader.next_state else np.zeros(len(order), dtype=bool)
+    jumps = uneven(elapsed, ~opens) if shift else np.zeros(len(order), dtype=bool)
     gaps = np.bincount(codes[order], weights=jumps, minlength=len(names)).astype(int).tolist()
-    return _Clock(codes[order], names, order, elapsed, gaps, _gap_notes(jumps, ~opens, reader))
+    odd = step_notes(reader.time, elapsed, ~opens, codes[order], known=True) if shift else []
+    return _Clock(codes[order], names, order, elapsed, gaps, [*_gap_notes(jumps, ~opens, reader), *odd])
 
 
 def _check_same_clock(moment: Times, reader: Reader) -> None:

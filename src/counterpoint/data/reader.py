@@ -18,6 +18,7 @@ from counterpoint.data.missing import Method, carried, filled, learn_fills, own_
 from counterpoint.data.return_range import check_rewards
 from counterpoint.data.schema import Column, Schema
 from counterpoint.data.spaces import ActionSpace, Box
+from counterpoint.data.spelling import level_notes, stray_number_note
 from counterpoint.data.state_columns import read_states
 from counterpoint.data.training_only import held_out_doses, learned_from
 from counterpoint.data.transitions import Transitions, held_out_subjects
@@ -157,6 +158,7 @@ class Reader:
         following = self._following(columns, values, states, layout)
         action = read_actions(columns, self, needed, training, like)
         reward = columns.numbers(self.reward, needed)
+        slips = self._slips(states, values) if like is None else []
         self._check_rewards(reward[layout.order], layout)
         if like is None:
             learned = missing or any(column.cuts for column in action.columns)
@@ -174,6 +176,7 @@ class Reader:
         )
         like.check_rows(rows.state, rows.action, rows.next_state)
         notes = [*layout.notes, *_precision(states, values), *_precise(self.reward, reward[needed]), *_continuous(rows)]
+        notes += slips
         notes += held_out_doses(rows, torch.from_numpy(~training[layout.rows]))
         return Loaded(with_lags(rows, self.lags) if self.lags else rows, notes)
 
@@ -214,6 +217,19 @@ class Reader:
         values = np.column_stack([filled(states, values, layout.order), *missing[:, masks].T.astype(float)])
         states += [Column(f"{name}_missing", LEVELS, mask_of=name) for name in self.masks]
         return values, states, self.missing != "refuse" and bool(missing.any())
+
+    def _slips(self, states: Sequence[Column], values: np.ndarray) -> list[str]:
+        """What is odd about levels that are not declared, and about numbers that are 0 or 1 but for a few."""
+        notes, declared = list[str](), {name for name, levels in self.categorical if levels}
+        for column, own in zip(states, values.T, strict=True):
+            if column.mask_of or column.name in {*declared, *self.numeric}:
+                continue
+            if column.levels:
+                counts = np.bincount(own[~np.isnan(own)].astype(int), minlength=len(column.levels))
+                notes += level_notes(column.name, column.levels, counts)
+            else:
+                notes += stray_number_note(column.name, own)
+        return notes
 
     def _following(
         self, columns: CheckedColumns, values: np.ndarray, states: list[Column], layout: Layout

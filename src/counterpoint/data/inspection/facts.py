@@ -61,8 +61,8 @@ class Records:
     """Rows that repeat the subject, episode and time of another."""
     nobody: int = 0
     """Rows without a subject."""
-    leading_zeros: int = 0
-    """Subjects whose name is another's but for leading zeros or blanks."""
+    alike: int = 0
+    """Subjects whose name is another's but for blanks, capitals, leading zeros or a trailing .0."""
 
 
 @dataclass(frozen=True)

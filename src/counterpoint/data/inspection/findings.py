@@ -1,6 +1,5 @@
 """What a table holds, counted once the roles are known."""
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,8 +22,10 @@ from counterpoint.data.inspection.facts import (
 from counterpoint.data.inspection.look import Log, Look
 from counterpoint.data.inspection.page import Inspection
 from counterpoint.data.inspection.roles import SAME
-from counterpoint.data.layout import REGULAR, changes
+from counterpoint.data.layout import changes
+from counterpoint.data.odd_steps import REGULAR
 from counterpoint.data.outcome_marks import is_repeated
+from counterpoint.data.spelling import alike_ids
 
 
 def find(look: Look, bins: Sequence[Bins]) -> Inspection:
@@ -128,7 +129,6 @@ def _records(look: Look) -> Records:
         return Records(rows, duplicates=int(log.same.sum()))
     sizes = np.diff(np.r_[np.flatnonzero(changes(log.subject)), rows])
     names = look.those("subject")[0].labels
-    bare = {re.sub(r"(?<!\d)0+(?=\d)", "", name.strip()) for name in names}
     return Records(
         rows=rows,
         subjects=len(sizes),
@@ -139,7 +139,7 @@ def _records(look: Look) -> Records:
         single=int((sizes == 1).sum()),
         duplicates=int(log.same.sum()),
         nobody=int((log.subject < 0).sum()),
-        leading_zeros=len(names) - len(bare),
+        alike=alike_ids(names),
     )
 
 

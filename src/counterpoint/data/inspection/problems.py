@@ -59,7 +59,7 @@ def _about_roles(look: Look) -> list[Rule]:
 
 def _about_subjects(records: Records, name: str) -> list[Rule]:
     nobody = f"{counted(records.nobody, 'row')} without a value in '{name}'"
-    alike = f"{counted(records.leading_zeros, 'id')} in '{name}' like another but for zeros or blanks, as 7 and 007"
+    alike = f"{counted(records.alike, 'id')} in '{name}' like another but for blanks, capitals or zeros, as 7 and 007"
     twice = f"{counted(records.duplicates, 'row')} with the same subject and time as another"
     first = "nothing says which comes first, so the loader refuses them"
     if records.duplicates * 2 > records.rows:
@@ -69,7 +69,7 @@ def _about_subjects(records: Records, name: str) -> list[Rule]:
     lost = "one row leads nowhere: without an outcome it is lost, unless it is taken for an end"
     return [
         (records.nobody, nobody, "the loader refuses nobody's rows", "drop them"),
-        (records.leading_zeros, alike, "one patient may be taken for two", "write the ids alike"),
+        (records.alike, alike, "one patient may be taken for two", "write the ids alike"),
         (records.duplicates, twice, first, keep),
         (records.single, single, lost, "--last terminal"),
     ]
