@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import io
+import math
 import os
 import random
 import re
@@ -41,7 +42,7 @@ CLOSE = 1e-4
 
 
 DESCRIPTIONS = (
-    r"\d+ rows and \d+ columns\. \d+ subjects: ",
+    r"[\d,]+ rows and \d+ columns\. [\d,]+ subjects: ",
     r"[└┌├╭╰]",
     r"(columns|Time|Missing values of the state|None\.|Actions|Outcomes and rewards|Next|Nothing\.)$",
     r"(To mend or to decide|Settled by the flags below, unless you know better|What the loader would do)$",
@@ -50,18 +51,18 @@ DESCRIPTIONS = (
     r"One step is ",
     r"\d+(\.\d+)?% of the rows lack at least one value\.",
     r"(column: .*steps|dose_mg: rows)$",
-    r"dose_mg: \d+ different values",
+    r"dose_mg: [\d,]+ different values",
     r"- (died|discharged): \d+ subjects, \d+ rows$",
     r"- \d+ of \d+ episodes end without an outcome$",
-    r"\d+\. \d+ of \d+ (episodes end without an outcome|pairs of rows are not one step of [\d:h ]+ apart)$",
+    r"\d+\. [\d,]+ of [\d,]+ (episodes end without an outcome|pairs of rows are not one step of [\d:h ]+ apart)$",
     r"\d+\. \d+(\.\d+)?% of the rows lack a value of the state",
-    r"\d+\. \d+ different doses in 'dose_mg'$",
+    r"\d+\. [\d,]+ different doses in 'dose_mg'$",
     r"\d+\. \d+ actions? taken on fewer than \d+ rows$",
-    r"With the flags below, it reads \d+ rows in \d+ episodes of \d+ subjects",
-    r"(- It warns|note): \d+ of \d+ pairs of rows are not one step of [\d:]+ apart and were cut",
+    r"With the flags below, it reads [\d,]+ rows in \d+ episodes of \d+ subjects",
+    r"(- It warns|note): [\d,]+ of [\d,]+ pairs of rows are not one step of [\d:]+ apart and were cut",
     r"\w+ fitted on \d+ rows of \d+ subjects",
-    r"recommended to \d+ subjects$",
-    r"\S+: (\w+, )*\w+ not measured now$",
+    r"recommended to (the first \d+ of )?\d+ subjects$",
+    r"\S+: (((\w+, )*\w+ not measured now|\d+ gaps? among its rows)(; )?)+$",
     r"Trust in the model behind this policy: not checked",
     r"- It was learned without the run's model",
     r"value and support of every action in ",
@@ -168,22 +169,30 @@ def warning(said: Sequence[Said], before: Sequence[Said], named: str) -> str:
 
 
 Reading = dict[str, list[tuple[Any, ...]]]
-"""The rows of every subject by name: state with its levels, action, reward, how it ends, place in the episode."""
+"""The rows of every subject by name: state with its levels, action, reward, how it ends, place in the episode, and the
+state that follows."""
 
 
 def reading(rows: cp.Transitions) -> Reading:
     names = rows.schema.state_names
     found: Reading = {name: [] for name in rows.subject_names}
     for i in range(len(rows)):
-        state = {
-            column.name: column.levels[int(value)] if column.levels else value
-            for column, value in zip(rows.schema.states, rows.state[i].tolist(), strict=True)
-        }
+        state = _named(rows, rows.state[i].tolist())
+        following = _named(rows, rows.next_state[i].tolist())
         outcome = rows.outcome_names[int(rows.outcome[i])] if rows.outcome[i] >= 0 else ""
         row = (*(state[name] for name in names), *rows.action[i].tolist(), float(rows.reward[i]), outcome)
         found[rows.subject_names[int(rows.subject[i])]].append(
-            (names, *row, bool(rows.truncated[i]), int(rows.step[i]))
+            (names, *row, bool(rows.truncated[i]), int(rows.step[i]), *(following[name] for name in names))
         )
+    return found
+
+
+def _named(rows: cp.Transitions, state: list[float]) -> dict[str, str | float]:
+    """A state by column, with levels by name and None for what is not known."""
+    found: dict[str, Any] = {}
+    for column, value in zip(rows.schema.states, state, strict=True):
+        known = not math.isnan(value)
+        found[column.name] = None if not known else column.levels[int(value)] if column.levels else value
     return found
 
 
@@ -201,9 +210,15 @@ def difference(found: Reading, right: Reading, ids: dict[str, str]) -> str:
                 return "the state has other columns"
             if not all(map(alike, one, two)):
                 place = [alike(a, b) for a, b in zip(one, two, strict=True)].index(False)
-                column = [*two[0], "action", "reward", "outcome", "truncated", "step"][min(place - 1, len(two[0]) + 4)]
-                return f"{column} is {one[place]} where {two[place]} is right"
+                return f"{_columns(two[0], len(two))[place]} is {one[place]} where {two[place]} is right"
     return ""
+
+
+def _columns(state: tuple[str, ...], width: int) -> list[str]:
+    """What stands at every place of a row that was read."""
+    rest = ["reward", "outcome", "truncated", "step", *(f"the next {name}" for name in state)]
+    actions = ["action"] * (width - 1 - len(state) - len(rest))
+    return ["columns", *state, *actions, *rest]
 
 
 def alike(one: Any, two: Any) -> bool:

@@ -88,6 +88,8 @@ def test_how_a_command_ended(main: Any, result: str | None, monkeypatch: pytest.
         ("lactate: fixed within subjects", False),
         ("│ lactate │ state │ number │ 1.2 ± 3.4 │ fixed within subjects │", False),
         ("P-1: lactate, creatinine not measured now", False),
+        ("P-1: lactate not measured now; 1 gap among its rows", False),
+        ("P-1: lactate outside the training subjects' range; 1 gap among its rows", True),
     ],
 )
 def test_what_a_warning_is(line: str, found: bool) -> None:
@@ -114,7 +116,7 @@ def misread(rows: cp.Transitions, column: str) -> cp.Transitions:
     return replace(rows, **{column: values})
 
 
-@pytest.mark.parametrize("column", ["", "state", "action", "reward", "step"])
+@pytest.mark.parametrize("column", ["", "state", "action", "reward", "step", "next_state"])
 @pytest.mark.parametrize("line", ["", "'lactate' is odd"])
 def test_a_log_that_was_read_otherwise_is_silently_wrong_unless_that_was_said(
     column: str, line: str, before: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -200,6 +202,9 @@ def test_check_says_nothing_but_descriptions_of_clean_logs(
     [
         (("dose_mg: 201 different values, cut into 5 bins.", "", 0), "harmless"),
         (("P-507: lactate not measured now", "", 0), "harmless"),
+        (("P-507: 2 gaps among its rows", "", 0), "harmless"),
+        (("1,666 rows and 13 columns. 150 subjects: 6 to 15 rows each", "", 0), "harmless"),
+        (("recommended to the first 20 of 33 subjects", "", 0), "harmless"),
         (("column 'lactate' has 7 values far from the others", "", 0), "warned"),
         (("", "counterpoint: column 'lactate' is odd; mend it\n", 2), "refused"),
     ],
