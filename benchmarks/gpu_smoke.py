@@ -40,7 +40,7 @@ RULES = ("search", "ctrl-p")
 CATEGORIES = (*train.PARENTS, "d3qn", "bcq")
 """Methods that take a state with categories; the models of the others take numbers alone."""
 PLANS = "pets"
-"""The method whose policy plans at every step, on the processor: it is tried for a few steps only."""
+"""The method whose policy plans at every step, which takes a processor minutes: it is tried for a few steps only."""
 NEEDED = ("simulate", "fit", "augment", "train")
 """Commands without which the rest of a chain has nothing to work on."""
 NOT_RUN = "not run: an earlier step failed"
@@ -157,8 +157,8 @@ def chains(device: str, quick: bool) -> list[Chain]:
         log = "tumour-effects" if method in PERSONAL else "pole"
         every.append(Chain(f"{log}-{method}", (learned(method), *tried(method)), log))
         patients_of = effects_of if method in CATEGORIES else "-numbers"
-        judged = () if method == PLANS else (("evaluate",),)
-        after = (*judged, report, new, *((history,) if method in PERSONAL else ()))
+        asked = () if method == PLANS else (("evaluate",), new)
+        after = (*asked, report, *((history,) if method in PERSONAL else ()))
         every.append(Chain(f"ward-{method}", (learned(method), *after), f"ward{patients_of}"))
         if method in RULES:
             every.append(Chain(f"doses-{method}", (learned(method), *after), f"doses{effects_of}"))

@@ -1,11 +1,9 @@
 """`--device cuda` on the command line, on a pretended GPU that refuses every mixture of devices."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Callable
 from pathlib import Path
 from shutil import copytree
 from typing import Any, get_args
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -13,15 +11,14 @@ from torch import nn
 
 import counterpoint as cp
 from counterpoint.commands import train
-from counterpoint.methods.arms import named_arms
-from counterpoint.nets.training import Schedule
 from counterpoint.scm.base import StructuralCausalModel
 from pretend_gpu import pretended_gpu
+from short_methods import UPDATES, fitted, short_methods, sizes
 from test_cli import command
 from test_personal_commands import EFFECTS, TABLE, table
 
 SHAPES = False
-UPDATES = 10
+__all__ = ["fitted", "short_methods"]
 
 
 @pytest.mark.parametrize("mixed", [
@@ -52,46 +49,10 @@ def test_the_pretended_gpu_takes_what_a_gpu_takes() -> None:
         assert module(there).cpu().detach().numpy().shape == (2,)
 
 
-def shortened(recipe: Any) -> Any:
-    """The same recipe with few updates wherever one has a schedule."""
-    if isinstance(recipe, Schedule):
-        fewer = min(recipe.steps, UPDATES)
-        return replace(recipe, steps=fewer, check_every=min(recipe.check_every, fewer // 2))
-    if not is_dataclass(recipe) or isinstance(recipe, type):
-        return recipe
-    inner = {field.name: getattr(recipe, field.name) for field in fields(recipe) if field.init}
-    return replace(recipe, **{name: shortened(value) for name, value in inner.items() if is_dataclass(value)})
-
-
-@pytest.fixture(scope="module")
-def short_methods() -> Iterator[None]:
-    with patch.object(train, "named_arms", lambda learner: {k: shortened(v) for k, v in named_arms(learner).items()}):
-        yield
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with a model of random effects, which every method takes, and imagined rows."""
-    folder = tmp_path_factory.mktemp("devices")
-    log = table(24, 6)
-    log.assign(sex=(log["sex"] == "f").astype(int)).to_csv(folder / "log.csv", index=False)
-    words = ["--run", folder / "run", "--data", folder / "log.csv", *TABLE, "--last", "truncate"]
-    command("fit", *words, "--numeric", "sex", *EFFECTS)
-    command("augment", "--run", folder / "run")
-    return folder / "run"
-
-
-def sizes(method: str) -> list[str]:
-    """Flags that make a method short."""
-    if method in train.SEARCHED:
-        return ["--rounds", "2", "--restarts", "1", "--horizon", "4"]
-    return [] if method == "pets" else ["--steps", "10", "--check-every", "5", "--hidden", "8", "--batch", "16"]
-
-
 @pytest.mark.usefixtures("short_methods")
 @pytest.mark.parametrize("method", get_args(train.Method))
-def test_every_method_learns_on_the_gpu_alone(run: Path, tmp_path: Path, method: str) -> None:
-    copytree(run, tmp_path / "run")
+def test_every_method_learns_on_the_gpu_alone(fitted: Path, tmp_path: Path, method: str) -> None:
+    copytree(fitted, tmp_path / "run")
     with pretended_gpu():
         command("train", "--run", tmp_path / "run", "--method", method, "--device", "cuda", *sizes(method))
     policy = cp.load(tmp_path / "run" / "policy")
@@ -119,8 +80,8 @@ MODELS = {
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_every_model_is_fitted_on_the_gpu_alone(run: Path, tmp_path: Path, model: str) -> None:
-    copytree(run, tmp_path / "run")
+def test_every_model_is_fitted_on_the_gpu_alone(fitted: Path, tmp_path: Path, model: str) -> None:
+    copytree(fitted, tmp_path / "run")
     with pretended_gpu():
         command("fit", "--run", tmp_path / "run", "--device", "cuda", model, *MODELS[model])
     assert isinstance(cp.load(tmp_path / "run" / "scm"), StructuralCausalModel)

@@ -35,6 +35,7 @@ from counterpoint.seeding import generator
 from counterpoint.settings import Positive, check_settings
 from counterpoint.simulation.models import ModelSimulator
 from counterpoint.simulation.rollout import Actor, Noise, Rollout, on_device
+from counterpoint.simulation.selection import check_rollouts
 from counterpoint.tasks.base import KnownSCM, Task
 
 Propagation = Literal["TSinf", "TS1"]
@@ -277,8 +278,9 @@ class PETS(PolicyLearner):
         self, jobs: Sequence[Job], task: Task, monitor: Monitor = Monitor(), device: str = "cpu"
     ) -> list[Learned]:
         """Fit the models of every job in one loop, each with the weights that held-out rows like best: its one end."""
-        discrete(task, jobs)
+        actions = discrete(task, jobs)
         models = self.model.fit_many(jobs, monitor.stage("model"), device)
+        check_rollouts(models, jobs, task, actions, self.planner.horizon)
         policies = [PETSPolicy(self, model, task) for model in models]
         return [Learned(policy, policy) for policy in policies]
 

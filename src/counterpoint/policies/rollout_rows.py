@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from counterpoint.data.jobs import Categories, Job, context, spread_levels
 from counterpoint.data.spaces import Discrete
+from counterpoint.errors import require
 from counterpoint.model import Model
 from counterpoint.seeding import generator
 from counterpoint.settings import Positive, Share, check_settings
@@ -108,6 +109,11 @@ class RolloutReplay(nn.Module):
             self.action[:, rows] = self._index(step.action)
             self.reward[:, rows], self.not_terminated[:, rows] = step.reward, step.survival
             self.valid[:, rows] = (step.alive > 0) & step.next_state.isfinite().all(-1)
+        require(
+            bool(self.valid.any(1).all()),
+            "no step of an episode inside the fitted model is finite, so nothing can be learned; check the model"
+            " (counterpoint check-scm) or declare the bounds of the state (fit --bounds)",
+        )
         self.order.copy_(torch.sort((~self.valid).to(torch.uint8), dim=1, stable=True).indices)
         self.count.copy_(self.valid.sum(1).clamp(min=1))
 

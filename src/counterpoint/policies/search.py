@@ -280,7 +280,7 @@ class SearchLearner(Learner):
         if bool((score <= WORST).any()):
             job = int((score <= WORST).nonzero()[0])
             raise CounterpointError(
-                f"every policy leads to numbers that are not finite in the model of job {job}; check the model"
+                f"no policy has a finite return inside the fitted model of job {job}; check the model"
                 " (counterpoint check-scm), shorten the horizon or declare the bounds of the state"
             )
         rows = torch.arange(len(means), device=means.device)

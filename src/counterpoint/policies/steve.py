@@ -33,7 +33,7 @@ from counterpoint.seeding import derive
 from counterpoint.settings import Count, Positive, check_settings
 from counterpoint.simulation.models import ModelSimulator
 from counterpoint.simulation.rollout import Rollout, Step, on_device
-from counterpoint.simulation.selection import Rollouts
+from counterpoint.simulation.selection import Rollouts, check_rollouts
 from counterpoint.tasks.base import Task
 
 
@@ -81,6 +81,8 @@ class ValueExpansion(PolicyLearner):
         actions, schedule = discrete(task, jobs), self.learner.schedule
         real = [job[~job.data.imagined] for job in jobs]
         models = self._fit_dynamics(real, monitor.stage("model"), device)
+        if self.horizon:
+            check_rollouts(models, real, task, actions, self.horizon)
         reward = self._fit_rewards(real, monitor.stage("reward"), device)
         selector = self.selection.selector(models, real, task) if schedule.check_every else None
         tables = [rows for job in real for rows in [table(job)] * self.q_functions]

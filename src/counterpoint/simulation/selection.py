@@ -8,6 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from counterpoint.data.jobs import Job
+from counterpoint.data.spaces import Discrete
+from counterpoint.errors import CounterpointError
 from counterpoint.model import Model
 from counterpoint.seeding import generator
 from counterpoint.settings import Count, Positive, check_settings
@@ -47,6 +49,22 @@ def _drawn(job: Job, model: Model) -> Float[Tensor, "n t"]:
     """One factor a subject, drawn from its posterior."""
     drawn = model.subject_factors(job.data).draw(generator(job.seed, "factors"))
     return drawn[job.data.subject.cpu()].to(job.data.state)
+
+
+@torch.no_grad()
+def check_rollouts(models: Sequence[Model], jobs: Sequence[Job], task: Task, actions: Discrete, horizon: int) -> None:
+    """Refuse a model in which no episode is finite, whichever one action is taken throughout."""
+    selector = Rollouts(horizon=horizon).selector(models, jobs, task)
+    diverging = torch.ones(len(jobs), dtype=torch.bool, device=selector.state.device)
+    for action in actions.table().to(selector.state):
+        always = lambda state, theta, taken=action: taken.expand(*state.shape[:-1], -1)
+        diverging &= ~selector.returns(always).isfinite().any(1)
+        if not bool(diverging.any()):
+            return
+    raise CounterpointError(
+        f"no episode inside the fitted model of job {int(diverging.nonzero()[0])} is finite, so nothing can be learned"
+        " in it; check the data for outliers (counterpoint check) or declare the bounds of the state (fit --bounds)"
+    )
 
 
 class CheckpointSelector:

@@ -1,0 +1,54 @@
+"""Every method of `train` for a few updates, and a run that all of them can learn from."""
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from counterpoint.commands import train
+from counterpoint.methods.arms import named_arms
+from counterpoint.nets.training import Schedule
+from test_cli import command
+from test_personal_commands import EFFECTS, TABLE, table
+
+UPDATES = 10
+
+
+def shortened(recipe: Any) -> Any:
+    """The same recipe with few updates wherever one has a schedule."""
+    if isinstance(recipe, Schedule):
+        fewer = min(recipe.steps, UPDATES)
+        return replace(recipe, steps=fewer, check_every=min(recipe.check_every, fewer // 2))
+    if not is_dataclass(recipe) or isinstance(recipe, type):
+        return recipe
+    inner = {field.name: getattr(recipe, field.name) for field in fields(recipe) if field.init}
+    return replace(recipe, **{name: shortened(value) for name, value in inner.items() if is_dataclass(value)})
+
+
+def sizes(method: str) -> list[str]:
+    """Flags that make a method short."""
+    if method in train.SEARCHED:
+        return ["--rounds", "2", "--restarts", "1", "--horizon", "4"]
+    return [] if method == "pets" else ["--steps", "10", "--check-every", "5", "--hidden", "8", "--batch", "16"]
+
+
+@pytest.fixture(scope="module")
+def short_methods() -> Iterator[None]:
+    """The models that methods fit themselves are trained for a few updates."""
+    with patch.object(train, "named_arms", lambda learner: {k: shortened(v) for k, v in named_arms(learner).items()}):
+        yield
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with a model of random effects, which every method takes, and imagined rows."""
+    folder = tmp_path_factory.mktemp("short")
+    log = table(24, 6)
+    log.assign(sex=(log["sex"] == "f").astype(int)).to_csv(folder / "log.csv", index=False)
+    words = ["--run", folder / "run", "--data", folder / "log.csv", *TABLE, "--last", "truncate"]
+    command("fit", *words, "--numeric", "sex", *EFFECTS)
+    command("augment", "--run", folder / "run")
+    return folder / "run"
