@@ -29,7 +29,7 @@ import counterpoint as cp
 from counterpoint.evaluation.counterfactual_error import questions
 from counterpoint.evaluation.statistics import paired_difference
 from counterpoint.evaluation.true_return import evaluate_many, returns
-from counterpoint.experiments.sepsis_arms import Q_LEARNING, SEARCH
+from counterpoint.experiments.sepsis_arms import Q_LEARNING, SEARCH, SUPPORT_PRICE
 from counterpoint.methods.arms import unselected
 from counterpoint.methods.behaviour import exploring
 from counterpoint.model import Model
@@ -219,7 +219,7 @@ def among_arms(told: argparse.Namespace) -> dict[str, Any]:
 
 
 def support_price(told: argparse.Namespace) -> float:
-    return SEARCH.support_price if told.support_price is None else told.support_price
+    return SUPPORT_PRICE if told.support_price is None else told.support_price
 
 
 def seeds(told: argparse.Namespace) -> range:

@@ -46,13 +46,16 @@ HUBER = 15.0
 Q_LEARNING = D3QN(
     (128, 128), Schedule(steps=3000, check_every=500, rate="linear", log_every=250), batch=128, huber=HUBER
 )
+SUPPORT_PRICE = 1.0
+"""Price of a step whose state and action are unlike all of the log, in units of the reward."""
+
 SEARCH = Search(
     optimizer=EvolutionStrategy(),
     schedule=Schedule(steps=100, check_every=10, log_every=10),
     starts=4,
     restarts=1,
     choosing_starts=64,
-    support_price=1.0,
+    support_price=SUPPORT_PRICE,
 )
 """Doses of two drugs, each linear in 48 inputs, have 98 numbers: too many for the cross-entropy method. Large doses are
 rare in the log, and what the model makes of them is extrapolated: leaving the log has a price. Chosen on logs of the
