@@ -49,6 +49,7 @@ from counterpoint import cli
 from counterpoint.artifacts import tensors_hash
 from counterpoint.data.transitions import COLUMNS
 from counterpoint.report.results import markdown_table
+from counterpoint.scm.findings import Finding, Report
 
 NAN, INF = math.nan, math.inf
 REFUSED, NOTED, UNCHANGED = "refused in one line", "read with a note", "read unchanged"
@@ -955,7 +956,9 @@ def keep(folder: Path, seed: int) -> None:
         thing.save(folder / name)
     for suffix in ("parquet", "csv"):
         cp.write(training, folder / f"rows.{suffix}")
-    run, found = cp.Run(folder / "run"), {"trust": "with care", "reasons": ["seen on few rows"]}
+    run = cp.Run(folder / "run")
+    few = Finding("rows", 40.0, 50.0, passed=False, sentence="Seen on few rows.", grave=False)
+    found = Report((few,), rows=40, held_out=True, state_names=training.state_names).to_json()
     run.start(study(), 0.25, 0)
     run.keep_task(made["task"])
     run.keep_model(made["scm"])

@@ -784,7 +784,6 @@ def one_line(table: Any, **roles: Any) -> Inspection | str:
         (pd.DataFrame([[1, 2]]), "name in text"),
         (pl.DataFrame({"a": [1]}).lazy(), "collected"),
         ("nowhere.csv", "no file"),
-        ("nowhere.xls", "name it"),
         (3, "cannot read a table"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -793,6 +792,15 @@ def test_tables_that_are_none(table: Any, said: str) -> None:
     line = one_line(table)
     assert isinstance(line, str)
     assert said in line
+
+
+def test_a_file_of_another_format_is_refused_with_the_formats_that_are_read(tmp_path: Path) -> None:
+    (tmp_path / "table.xls").write_text("a,b\n1,2\n")
+    line = one_line(str(tmp_path / "table.xls"))
+    assert isinstance(line, str)
+    assert "ends in '.xls'" in line
+    assert "name it" in line
+    assert ".csv" in line
     assert " AND " not in line
 
 

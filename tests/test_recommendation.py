@@ -225,6 +225,7 @@ alternatives = 2
 [train]
 method = "ctrl-g"
 batch = 64
+check_every = 15
 [evaluate]
 draws = 50
 [report]
