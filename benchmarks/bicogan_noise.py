@@ -13,11 +13,11 @@ import torch
 import tyro
 from torch import Tensor
 
+from counterpoint.core.seeding import generator
 from counterpoint.data.jobs import Job
 from counterpoint.data.transitions import Transitions
+from counterpoint.models.scm.bicogan import BiCoGAN
 from counterpoint.nets.training import Schedule
-from counterpoint.scm.bicogan import BiCoGAN
-from counterpoint.seeding import generator
 from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks.cartpole import CartPole
 

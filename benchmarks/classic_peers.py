@@ -24,16 +24,16 @@ import numpy as np
 import torch
 import tyro
 
-from counterpoint.artifacts import recipe_hash, write_text
+from counterpoint.core.artifacts import recipe_hash, write_text
+from counterpoint.core.errors import require
+from counterpoint.core.results import Row, markdown_table, provenance, write_csv, write_json
+from counterpoint.core.seeding import derive, generator
 from counterpoint.data.spaces import ActionSpace, Discrete
 from counterpoint.data.transitions import Transitions
-from counterpoint.errors import require
-from counterpoint.experiments.classic import COLUMNS, Problem, problems
-from counterpoint.experiments.executors import Joblib
-from counterpoint.experiments.workers import Failure, Report, silent
-from counterpoint.report.results import Row, markdown_table, provenance, write_csv, write_json
-from counterpoint.seeding import derive, generator
-from counterpoint.simulation.classic import Choose, gym_returns
+from reproduction.classic import COLUMNS, Problem, problems
+from reproduction.executors import Joblib
+from reproduction.tasks.classic_simulation import Choose, gym_returns
+from reproduction.workers import Failure, Report, silent
 
 RANDOM = "random actions"
 CONTINUOUS, LISTED = ("TD3+BC", "IQL", "CQL"), ("DiscreteBCQ", "DiscreteCQL")

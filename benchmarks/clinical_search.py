@@ -26,17 +26,17 @@ import numpy as np
 import torch
 
 import counterpoint as cp
-from counterpoint.evaluation.counterfactual_error import questions
-from counterpoint.evaluation.statistics import paired_difference
-from counterpoint.evaluation.true_return import evaluate_many, returns
-from counterpoint.experiments.sepsis_arms import Q_LEARNING, SEARCH, SUPPORT_PRICE
-from counterpoint.methods.arms import unselected
-from counterpoint.methods.behaviour import exploring
-from counterpoint.model import Model
-from counterpoint.report.results import markdown_table, provenance
-from counterpoint.seeding import derive, generator
+from counterpoint.core.results import markdown_table, provenance
+from counterpoint.core.seeding import derive, generator
+from counterpoint.core.statistics import paired_difference
+from counterpoint.learners.methods import unselected
+from counterpoint.models.base import Model
+from counterpoint.ope.true_return import returns, true_returns
 from counterpoint.simulation.trials import BehaviourPolicy
 from counterpoint.tasks import hiv, sepsis, tumour
+from reproduction.behaviour import exploring
+from reproduction.measures.counterfactual_error import questions
+from reproduction.sepsis_arms import Q_LEARNING, SEARCH, SUPPORT_PRICE
 
 SUBJECTS = {"tumour": 200, "hiv": 200, "sepsis": 500}
 MODELS = {"truth": "the truth", "default": "the default SCM", "effects": "random effects"}
@@ -76,7 +76,7 @@ def trained(task: cp.KnownSCM, told: argparse.Namespace) -> BehaviourPolicy:
 
 def in_truth(search: cp.Search, task: cp.KnownSCM) -> cp.Search:
     """The same search in the simulator of the whole population."""
-    return replace(search, model=cp.Truth(task, population=True), draws=None, starts=20, sees_factor=False)
+    return replace(search, model=cp.TrueModel(task, population=True), draws=None, starts=20, sees_factor=False)
 
 
 def against_the_truth(told: argparse.Namespace) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def searched_in(
     if not told.errors_only:
         learned = search.with_models(jobs, models, task, device=told.device)
         policies: list[Any] = [each.selected for each in learned]
-        true = evaluate_many(policies, task, told.subjects, 0).mean(1)
+        true = true_returns(policies, task, told.subjects, 0).mean(1)
         inside = sum(policy.return_in_model for policy in policies) / len(policies)
         found |= {"true return": float(true.mean()), "lowest": float(true.min()), "in model": inside}
     found["seconds"] = time.perf_counter() - begun
@@ -171,7 +171,7 @@ class SepsisArms:
 
     def learned(self) -> dict[str, Callable[[], Sequence[Any]]]:
         """Every learner as a function; the models that they share are fitted first."""
-        general = cp.General(learner=Q_LEARNING)
+        general = cp.CTRLg(learner=Q_LEARNING)
         schedule = replace(SEARCH.schedule, steps=self.told.rounds or SEARCH.schedule.steps)
         search = replace(SEARCH, schedule=schedule, support_price=support_price(self.told))
         device, jobs, task = self.told.device, self.jobs, self.task
@@ -190,7 +190,7 @@ class SepsisArms:
         found = self.behaviours()
         for name, learn in self.learned().items():
             policies = [each.selected.to("cpu") for each in learn()]
-            found[name] = evaluate_many(policies, self.unseen, self.told.patients, 0).mean(1).tolist()
+            found[name] = true_returns(policies, self.unseen, self.told.patients, 0).mean(1).tolist()
             print(
                 f"{time.perf_counter() - self.begun:6.0f} s  {name}: {sum(found[name]) / len(policies):.2f}", flush=True
             )

@@ -13,13 +13,13 @@ import time
 
 import torch
 
+from counterpoint.core.results import hardware, markdown_table
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
-from counterpoint.model import CHUNK
+from counterpoint.models.base import CHUNK
+from counterpoint.models.scm.density import DensitySCM
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Schedule
-from counterpoint.report.results import hardware, markdown_table
-from counterpoint.scm.density import DensitySCM
 
 ACTIONS = 25
 """One-hot treatments, as many as the sepsis task has."""

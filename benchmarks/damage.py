@@ -41,8 +41,8 @@ from typing import Any
 
 import torch
 
-from counterpoint.commands.console import progress
-from counterpoint.report.results import markdown_table, provenance
+from counterpoint.cli.console import progress
+from counterpoint.core.results import markdown_table, provenance
 from damage_kinds import KINDS
 from damage_verdicts import BAD, CLASSES, CLEAN, HARMLESS, MODES, TRACEBACK, WARNED, Case, Verdict, judge, room
 

@@ -19,11 +19,11 @@ from typing import Any
 import tyro
 
 import counterpoint as cp
-from counterpoint import cli
-from counterpoint.commands.fit import Fit
-from counterpoint.commands.recommend import SHOWN
-from counterpoint.errors import CounterpointError
-from counterpoint.methods.recommendation import WITHHELD
+from counterpoint.cli import main as cli
+from counterpoint.cli.fit import Fit
+from counterpoint.cli.recommend import SHOWN
+from counterpoint.core.errors import CounterpointError
+from counterpoint.policies.recommendation import WITHHELD
 from damage_kinds import KINDS, Trace
 from damage_log import BASES, NUMBERS, Log, Row, clean
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 
+from counterpoint.core.results import markdown_table, provenance
+from counterpoint.core.seeding import derive
 from counterpoint.data.transitions import Transitions
-from counterpoint.experiments.counterfactuals import TASKS, blind, log
-from counterpoint.report.results import markdown_table, provenance
-from counterpoint.scm.density import default_scm, location_scale
-from counterpoint.seeding import derive
+from counterpoint.models.scm.density import default_scm, location_scale
 from counterpoint.tasks.synthetic import PROBLEMS
+from reproduction.counterfactuals import TASKS, blind, log
 
 DEFAULT, PEER, DOWHY = "default", "location-scale, one network", "DoWhy gcm"
 SEED = 150

@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 
 import counterpoint as cp
+from counterpoint.core.results import markdown_table, provenance
 from counterpoint.data.jobs import Job, Origin
-from counterpoint.evaluation.off_policy.critic import fitted_q_evaluation
-from counterpoint.evaluation.off_policy.episodes import Episodes, Question, resampled
-from counterpoint.evaluation.off_policy.fqe import FQE
+from counterpoint.learners.d3qn import QLearner, QLoss, table
+from counterpoint.learners.search import SearchedPolicy
 from counterpoint.nets.stacked import initialise
 from counterpoint.nets.training import Monitor, Schedule, train
-from counterpoint.policies.d3qn import Objective, QLearner, table
-from counterpoint.policies.search import SearchedPolicy
-from counterpoint.report.results import markdown_table, provenance
+from counterpoint.ope.critic import fitted_q_evaluation
+from counterpoint.ope.episodes import Episodes, Question, resampled
+from counterpoint.ope.fqe import FQE
 from counterpoint.tasks.base import KnownSCM
 from counterpoint.tasks.sepsis import SyntheticSepsis, physician, protocol
 
@@ -98,7 +98,7 @@ def by_gradients(question: Question, steps: int = 6000) -> float:
     how = cp.D3QN((64, 64), Schedule(steps=steps, rate="linear"), 512, 1e-3, tau=0.01, huber=1e3)
     network = how.build(columns["state"].shape[1], rows.actions.count, 1)  # pyright: ignore[reportAttributeAccessIssue]
     initialise(network, [0])
-    objective = Objective(rows.actions, lambda *given: learner(*given))  # pyright: ignore[reportArgumentType]
+    objective = QLoss(rows.actions, lambda *given: learner(*given))  # pyright: ignore[reportArgumentType]
     learner = GradientFQE(network, how.build, [columns], how, objective, None)
     learner.after, learner.discount = question.policy_after, question.discount
     train(learner, how.schedule, [0], "", Monitor())

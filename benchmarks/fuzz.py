@@ -45,11 +45,11 @@ import torch
 from pyarrow import parquet
 
 import counterpoint as cp
-from counterpoint import cli
-from counterpoint.artifacts import tensors_hash
+from counterpoint.checks.findings import CheckReport, Finding
+from counterpoint.cli import main as cli
+from counterpoint.core.artifacts import tensors_hash
+from counterpoint.core.results import markdown_table
 from counterpoint.data.transitions import COLUMNS
-from counterpoint.report.results import markdown_table
-from counterpoint.scm.findings import Finding, Report
 
 NAN, INF = math.nan, math.inf
 REFUSED, NOTED, UNCHANGED = "refused in one line", "read with a note", "read unchanged"
@@ -958,7 +958,7 @@ def keep(folder: Path, seed: int) -> None:
         cp.write(training, folder / f"rows.{suffix}")
     run = cp.Run(folder / "run")
     few = Finding("rows", 40.0, 50.0, passed=False, sentence="Seen on few rows.", grave=False)
-    found = Report((few,), rows=40, held_out=True, state_names=training.state_names).to_json()
+    found = CheckReport((few,), rows=40, held_out=True, state_names=training.state_names).to_json()
     run.start(study(), 0.25, 0)
     run.keep_task(made["task"])
     run.keep_model(made["scm"])
@@ -1146,7 +1146,13 @@ def wrong_recipes() -> Iterator[Call]:
         Deterministic GaussianDynamics General Likelihood Mixture MixtureDynamics Monitor Outcome Planner Rollouts
         Schedule SkewedSpline Spline Tumour Verdict Ward"""
     named = [getattr(cp, name)() for name in plain.split()]
-    made = [cp.BiCoGAN().training, cp.Box((0.0,), (1.0,)), cp.Column("hr"), cp.Discrete.of([0, 1]), cp.Mixed(((1, 2),))]
+    made = [
+        cp.BiCoGAN().training,
+        cp.Box((0.0,), (1.0,)),
+        cp.Column("hr"),
+        cp.Discrete.of([0, 1]),
+        cp.MixedSCM(((1, 2),)),
+    ]
     for recipe in [*named, *made, study().schema.reader]:
         hints = get_type_hints(type(recipe))
         for name in [each.name for each in fields(recipe)]:
@@ -1176,7 +1182,7 @@ def right_calls() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
                                                "encoding": "utf-8", "held_out": 0.0, "seed": 0}),
         "DensitySCM.fit": (scm.recipe.fit, fit), "Outcome.fit": (task.recipe.fit, fit),
         "D3QN.fit": (cart.fit, {**fit, "data": trials, "task": pole}),
-        "General.fit": (cp.General().fit, {"data": trials, "task": pole, "device": "nowhere"}),
+        "General.fit": (cp.CTRLg().fit, {"data": trials, "task": pole, "device": "nowhere"}),
         "scm.predict": (scm.predict, {"state": state, "action": action, "noise": scm.abduct(rows[:5])}),
         "scm.sample": (scm.sample, {"state": state, "action": action, "random": torch.Generator()}),
         "scm.counterfactual": (scm.counterfactual, {"rows": rows[:5], "action": action}),
@@ -1185,10 +1191,10 @@ def right_calls() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
         "policy.values": (driver.values, {"state": trials.state, "theta": torch.zeros(1, 0)}),
         "policy.judged": (policy.judged, {"verdict": cp.Verdict()}),
         "policy.save": (policy.save, {"folder": folder / "again"}),
-        "check": (cp.check, {"model": scm, "rows": rows, "seed": 0}),
+        "check": (cp.check_scm, {"model": scm, "rows": rows, "seed": 0}),
         "augment": (cp.Augmenter().augment, {"data": rows, "model": scm, "task": task, "seed": 0}),
         "recommend": (cp.recommend, {"policy": policy, "table": patients, "logged": rows, "seed": 0}),
-        "evaluate": (cp.evaluate, {"policy": driver, "task": pole, "trials": 2, "seed": 0, "horizon": 3}),
+        "evaluate": (cp.true_return, {"policy": driver, "task": pole, "trials": 2, "seed": 0, "horizon": 3}),
         "simulate": (cp.simulate, {"task": pole, "policy": cp.random_policy(pole), "trials": 2, "steps": 2, "seed": 0}),
         "random_policy": (cp.random_policy, {"task": pole}), "windows": (trials.windows, {"length": 2}),
         "trial_subset": (cp.trial_subset, {"transitions": trials, "trials": 2}),

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from counterpoint.core.results import markdown_table, provenance
+from counterpoint.core.seeding import generator
+from counterpoint.models.scm.bicogan import BiCoGAN
 from counterpoint.nets.learner import tf32_products
 from counterpoint.nets.monotone import PaperGenerator
 from counterpoint.nets.stacked import StackedBatchNorm, initialise
-from counterpoint.report.results import markdown_table, provenance
-from counterpoint.scm.bicogan import BiCoGAN
-from counterpoint.seeding import generator
 
 STATE, CONTEXT = 4, 5
 """Columns of CartPole's state, and with its action."""

@@ -26,13 +26,13 @@ import numpy as np
 import pandas as pd
 import torch
 
-from counterpoint.cli import main as counterpoint
-from counterpoint.commands import train
-from counterpoint.methods.arms import named_arms
+from counterpoint.cli import train
+from counterpoint.cli.main import main as counterpoint
+from counterpoint.core.results import markdown_table, provenance
+from counterpoint.learners.d3qn import D3QN
+from counterpoint.learners.methods import named_arms
 from counterpoint.nets.training import Schedule
 from counterpoint.policies.base import PolicyLearner
-from counterpoint.policies.d3qn import D3QN
-from counterpoint.report.results import markdown_table, provenance
 
 PERSONAL = train.PERSONAL
 RULES = ("search", "ctrl-p")
@@ -178,7 +178,7 @@ class Runner:
         self.folder, self.quick, self.seconds = folder, quick, seconds
         # Each command is forked from a process that has imported everything and never used a GPU.
         self.processes = multiprocessing.get_context("forkserver")
-        self.processes.set_forkserver_preload(["counterpoint.cli", "matplotlib.pyplot", "scipy.optimize"])
+        self.processes.set_forkserver_preload(["counterpoint.cli.main", "matplotlib.pyplot", "scipy.optimize"])
         self.table: list[dict[str, Any]] = []
         self.broken: set[str] = set()
 

@@ -7,7 +7,7 @@ import json
 
 import torch
 
-from counterpoint.tasks.icu_sepsis import icu_sepsis
+from reproduction.tasks.icu_sepsis import icu_sepsis
 
 
 def main() -> None:

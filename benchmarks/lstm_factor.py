@@ -18,12 +18,12 @@ from sklearn.cluster import KMeans
 from torch import Tensor
 
 from counterpoint.data.transitions import Transitions
-from counterpoint.experiments.groups import matched_accuracy
+from counterpoint.models.scm.bicogan import BiCoGAN, ConditionalBiCoGAN
+from counterpoint.models.scm.lstm_factor import LSTMFactor
 from counterpoint.nets.training import Schedule
-from counterpoint.scm.bicogan import BiCoGAN, ConditionalBiCoGAN
-from counterpoint.scm.lstm_factor import LSTMFactor
 from counterpoint.simulation.trials import random_policy, simulate_population
 from counterpoint.tasks.cartpole import PLANETS, CartPole
+from reproduction.groups import matched_accuracy
 
 TRIALS, STEPS = 50, 20
 

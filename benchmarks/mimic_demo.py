@@ -10,9 +10,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
-from counterpoint.clinic.cohort import Antibiotics, Mode, SepsisCohort
-from counterpoint.errors import CounterpointError
-from counterpoint.report.results import markdown_table, provenance
+from counterpoint.core.errors import CounterpointError
+from counterpoint.core.results import markdown_table, provenance
+from counterpoint.sources.mimic.cohort import Antibiotics, Mode, SepsisCohort
 
 
 def counts(demo: Path, antibiotics: Antibiotics, mode: Mode) -> dict[str, int]:

@@ -14,10 +14,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from counterpoint.clinic.cohort import SepsisCohort
-from counterpoint.clinic.source import TABLES, open_source
-from counterpoint.errors import CounterpointError
-from counterpoint.report.results import markdown_table, provenance
+from counterpoint.core.errors import CounterpointError
+from counterpoint.core.results import markdown_table, provenance
+from counterpoint.sources.mimic.cohort import SepsisCohort
+from counterpoint.sources.mimic.source import TABLES, open_source
 
 SHIFTED = {"subject_id": 1_000_000, "hadm_id": 1_000_000, "icustay_id": 1_000_000}
 """What is added to the numbers of each further copy."""

@@ -21,10 +21,10 @@ from torch import Tensor
 
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
-from counterpoint.evaluation.off_policy.critic import Critic, fitted_q_evaluation
-from counterpoint.evaluation.off_policy.doubly_robust import doubly_robust, magic, weighted_doubly_robust
-from counterpoint.evaluation.off_policy.episodes import Episodes, Question
-from counterpoint.evaluation.off_policy.weighting import (
+from counterpoint.ope.critic import Critic, fitted_q_evaluation
+from counterpoint.ope.doubly_robust import doubly_robust, magic, weighted_doubly_robust
+from counterpoint.ope.episodes import Episodes, Question
+from counterpoint.ope.weighting import (
     importance_sampling,
     per_decision_importance_sampling,
     per_decision_weighted_importance_sampling,

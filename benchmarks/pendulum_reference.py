@@ -9,10 +9,10 @@ import json
 import torch
 from torch import Tensor
 
-from counterpoint.experiments.classic import Classic
-from counterpoint.report.results import markdown_table, provenance
-from counterpoint.simulation.classic import gym_returns
-from counterpoint.tasks.classic import Pendulum
+from counterpoint.core.results import markdown_table, provenance
+from reproduction.classic import Classic
+from reproduction.tasks.classic import Pendulum
+from reproduction.tasks.classic_simulation import gym_returns
 
 GRAVITY, INERTIA, TORQUE = 10.0, 1 / 3, 2.0
 

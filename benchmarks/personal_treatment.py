@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 import counterpoint as cp
+from counterpoint.core.results import markdown_table, provenance
+from counterpoint.core.seeding import derive
 from counterpoint.data.jobs import NO_THETA
-from counterpoint.evaluation.true_return import returns
+from counterpoint.ope.true_return import returns
 from counterpoint.policies.base import Policy
-from counterpoint.report.results import markdown_table, provenance
-from counterpoint.seeding import derive
 from counterpoint.simulation.rollout import Actor
 from counterpoint.tasks import tumour
 
@@ -64,7 +64,7 @@ class Study:
         """Searched in each population's own truth; the better of what is found and of two constant treatments."""
         values = []
         for task in (self.logged, self.unseen):
-            search = cp.Search(cp.Truth(task, population=True), draws=None, starts=20, sees_factor=False)
+            search = cp.Search(cp.TrueModel(task, population=True), draws=None, starts=20, sees_factor=False)
             log = cp.simulate(
                 task, cp.random_policy(task), len(task.response.radio), 1, derive(self.job.seed, "starts")
             )
@@ -90,8 +90,8 @@ class Study:
         print(f"factors: {self.models[0].theta_width}, fitted in {time.perf_counter() - begun:.0f} s", flush=True)
         blind = replace(SEARCH, sees_factor=False)
         self.common("for all, factors known of", lambda: blind.with_models([self.job], self.models, self.logged))
-        self.personal("CTRL_p", cp.Personal(SEARCH, groups=None))
-        self.personal("CTRL_p, groups", cp.Personal(blind))
+        self.personal("CTRL_p", cp.CTRLp(SEARCH, groups=None))
+        self.personal("CTRL_p, groups", cp.CTRLp(blind))
         low, high = self.table[0], self.table[1]
         for each in self.table:
             for who in ("logged", "unseen"):
@@ -103,7 +103,7 @@ class Study:
         act = together(learn()[0].selected)
         self.say(self.row(name, [act, act], seconds=time.perf_counter() - begun))
 
-    def personal(self, name: str, recipe: cp.Personal) -> None:
+    def personal(self, name: str, recipe: cp.CTRLp) -> None:
         """A personal policy that treats the unseen by the mean of what it knows, and one that explores."""
         begun = time.perf_counter()
         policy: Any = recipe.with_models([self.job], self.models, self.logged)[0].selected.to("cpu")

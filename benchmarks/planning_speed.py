@@ -13,17 +13,17 @@ from unittest.mock import patch
 import torch
 
 import counterpoint as cp
-from counterpoint.dynamics.base import Head
-from counterpoint.dynamics.gaussian import DiagonalGaussian
-from counterpoint.evaluation.true_return import evaluate_many
+from counterpoint.core.results import markdown_table, provenance
+from counterpoint.models.dynamics.base import Head
+from counterpoint.models.dynamics.gaussian import DiagonalGaussian
+from counterpoint.ope.true_return import true_returns
 from counterpoint.policies.base import Policy
-from counterpoint.report.results import markdown_table, provenance
 
 
 def tried(how: str, policies: list[Policy], episodes: int) -> dict[str, Any]:
     """Seconds of all episodes, and how long they lasted."""
     begun = time.perf_counter()
-    lasted = evaluate_many(policies, cp.CartPole(), episodes).cpu()
+    lasted = true_returns(policies, cp.CartPole(), episodes).cpu()
     seconds, plans = time.perf_counter() - begun, float(lasted.sum())
     return {"model": how, "seconds": seconds, "plans a second": plans / seconds, "mean return": float(lasted.mean())}
 

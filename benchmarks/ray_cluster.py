@@ -20,16 +20,16 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 import ray
 from ray.cluster_utils import Cluster
 
+from counterpoint.core.results import markdown_table, provenance
 from counterpoint.data.jobs import Job
-from counterpoint.experiments.executors import InProcess, Ray
-from counterpoint.experiments.grid import Arm, Grid, Protocol
-from counterpoint.experiments.runner import Ran, run
+from counterpoint.learners.d3qn import D3QN
 from counterpoint.nets.training import Monitor, Schedule
 from counterpoint.policies.base import Learned, PolicyLearner
-from counterpoint.policies.d3qn import D3QN
-from counterpoint.report.results import markdown_table, provenance
 from counterpoint.tasks.base import Task
 from counterpoint.tasks.cartpole import CartPole
+from reproduction.executors import InProcess, Ray
+from reproduction.grid import Arm, Grid, Protocol
+from reproduction.runner import Ran, run
 
 LEARNER = D3QN((64, 64), Schedule(steps=1500, rate="linear"), batch=64)
 

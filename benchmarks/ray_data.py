@@ -18,12 +18,18 @@ import ray
 import torch
 from ray.cluster_utils import Cluster
 
-from counterpoint.counterfactual import Augmenter
+from counterpoint.core.results import markdown_table, provenance
 from counterpoint.data import storage
 from counterpoint.data.transitions import Transitions
-from counterpoint.experiments.ray_data import RayData
-from counterpoint.report.results import markdown_table, provenance
-from counterpoint.streaming import Here, Source, Where, Work, augment
+from counterpoint.simulation.augmentation import Augmenter
+from counterpoint.simulation.ray_data import RayData
+from counterpoint.simulation.streaming import (
+    AugmentationExecutor,
+    AugmentationWork,
+    StoredPieces,
+    ThisProcess,
+    augment,
+)
 from scale import Ward, brief_model, log
 
 
@@ -40,7 +46,7 @@ class Noted(Augmenter):
         return super().piece(rows, number, *more, **other)  # pyright: ignore[reportArgumentType]
 
 
-def timed(where: Where, work: Work, out: Path) -> tuple[float, bytes]:
+def timed(where: AugmentationExecutor, work: AugmentationWork, out: Path) -> tuple[float, bytes]:
     begun = time.monotonic()
     augment(work, out, where)
     return time.monotonic() - begun, out.read_bytes()
@@ -52,8 +58,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         storage.write(log(rows, 1), folder / "rows.parquet")
-        work = Work(Source.of(folder / "rows.parquet"), Noted(2, notes=f"{folder}/notes"), brief_model(), Ward(), 0)
-        here, expected = timed(Here(), work, folder / "here.parquet")
+        work = AugmentationWork(
+            StoredPieces.of(folder / "rows.parquet"), Noted(2, notes=f"{folder}/notes"), brief_model(), Ward(), 0
+        )
+        here, expected = timed(ThisProcess(), work, folder / "here.parquet")
         (folder / "notes").unlink()
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
         cluster.add_node(num_cpus=1)

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 
 import counterpoint as cp
-from counterpoint.commands.check_scm import examine
-from counterpoint.commands.report import Report
-from counterpoint.commands.train import NO_MODEL
-from counterpoint.report.results import markdown_table, provenance
-from counterpoint.runs import Run
+from counterpoint.cli.check_scm import examine
+from counterpoint.cli.report import Report
+from counterpoint.cli.train import NO_MODEL
+from counterpoint.core.results import markdown_table, provenance
+from counterpoint.run import Run
 from counterpoint.tasks import sepsis
 
 FITTED = 1000

@@ -21,17 +21,17 @@ from typing import Any
 import torch
 
 from counterfactual_speed import ACTIONS, table
-from counterpoint.counterfactual import PIECE, Augmenter
+from counterpoint.core.results import markdown_table, provenance
 from counterpoint.data import storage
 from counterpoint.data.shapes import Action, Flag, Reward, State
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
+from counterpoint.models.scm.base import StructuralCausalModel
+from counterpoint.models.scm.density import CAREFUL, DensitySCM
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Monitor, Schedule
-from counterpoint.report.results import markdown_table, provenance
-from counterpoint.scm.base import StructuralCausalModel
-from counterpoint.scm.density import CAREFUL, DensitySCM
-from counterpoint.streaming import Source, Work, augment
+from counterpoint.simulation.augmentation import PIECE, Augmenter
+from counterpoint.simulation.streaming import AugmentationWork, StoredPieces, augment
 from counterpoint.tasks.base import Task
 
 COLUMNS = 46
@@ -92,7 +92,7 @@ def imagine(rows: int) -> dict[str, Any]:
 
 def stream(rows: int, folder: str) -> dict[str, Any]:
     model, used = brief_model(), stopwatch()
-    work = Work(Source.of(f"{folder}/rows.parquet"), Augmenter(1), model, Ward(), 0)
+    work = AugmentationWork(StoredPieces.of(f"{folder}/rows.parquet"), Augmenter(1), model, Ward(), 0)
     out = Path(folder) / "augmented.parquet"
     written = augment(work, out)
     size = out.stat().st_size / 2**30

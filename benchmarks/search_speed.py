@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 import counterpoint as cp
+from counterpoint.core.results import markdown_table, provenance
 from counterpoint.data.jobs import NO_THETA
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Schedule
 from counterpoint.policies.base import Policy
-from counterpoint.report.results import markdown_table, provenance
 
 
 def microseconds(act: Callable[[torch.Tensor], Any], states: torch.Tensor, repeats: int) -> float:
@@ -57,7 +57,7 @@ def main() -> None:
     pets = cp.PETS(cp.GaussianDynamics(5, (64, 64), batch_norm=False, likelihood=brief)).fit(rows, task)
     table = [answers("searched rule", searched, rows.state, 2000), answers("PETS", pets, rows.state, 5)]
     figures = {"rows": len(rows), **{f"{name}_processor_seconds": value for name, value in stages.items()}}
-    figures |= {"true_return": float(cp.evaluate(searched, task, 20).mean()), "in_model": searched.return_in_model}
+    figures |= {"true_return": float(cp.true_return(searched, task, 20).mean()), "in_model": searched.return_in_model}
     shown = [{k: f"{v:.0f}" if isinstance(v, float) else v for k, v in row.items()} for row in table]
     print(markdown_table(shown))
     print(markdown_table([{k: f"{v:.1f}" if isinstance(v, float) else v for k, v in figures.items()}]))

@@ -24,16 +24,16 @@ from typing import Any
 import torch
 
 import counterpoint as cp
-from counterpoint.artifacts import encode, write_text
-from counterpoint.clinic.synthetic import SyntheticCohort
-from counterpoint.evaluation.counterfactual_error import Questions, questions
-from counterpoint.experiments.sepsis_arms import EFFECTS, changes_of
-from counterpoint.experiments.sepsis_cohort import with_numbers
-from counterpoint.model import ModelRecipe
-from counterpoint.report.results import markdown_table, provenance, write_csv, write_json
-from counterpoint.seeding import generator
+from counterpoint.core.artifacts import encode, write_text
+from counterpoint.core.results import markdown_table, provenance, write_csv, write_json
+from counterpoint.core.seeding import generator
+from counterpoint.models.base import ModelRecipe
 from counterpoint.tasks.sepsis import SyntheticSepsis, with_derived
 from counterpoint.tasks.sepsis_columns import COLUMNS, PLACE, constants, measured, standardised
+from reproduction.measures.counterfactual_error import Questions, questions
+from reproduction.sepsis_arms import EFFECTS, changes_of
+from reproduction.sepsis_cohort import with_numbers
+from reproduction.tasks.synthetic_cohort import SyntheticCohort
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def tried(name: str, arm: Arm, training: cp.Transitions, asked: Questions, devic
     seconds = time.process_time() - begun
     answer = model.imagine(rows, asked.action[:, None], generator(0, "imagine"), model.subjects(rows))[:, 0]
     yard = asked.yardstick
-    verdict = cp.check(model, rows, theta=model.subjects(rows))
+    verdict = cp.check_scm(model, rows, theta=model.subjects(rows))
     columns = dict(zip(COLUMNS, yard.columns(answer, asked.truth).tolist(), strict=True))
     return {
         "model": name, "error": yard.error(answer, asked.truth), "trust": verdict.trust,

@@ -15,12 +15,12 @@ from typing import Any
 
 import pandas as pd
 
-from counterpoint.artifacts import write_text
-from counterpoint.clinic.cohort import SepsisCohort
-from counterpoint.clinic.likeness import likeness
-from counterpoint.clinic.synthetic import SyntheticCohort
-from counterpoint.errors import CounterpointError
-from counterpoint.report.results import markdown_table, provenance, write_csv, write_json
+from counterpoint.core.artifacts import write_text
+from counterpoint.core.errors import CounterpointError
+from counterpoint.core.results import markdown_table, provenance, write_csv, write_json
+from counterpoint.sources.mimic.cohort import SepsisCohort
+from reproduction.measures.likeness import likeness
+from reproduction.tasks.synthetic_cohort import SyntheticCohort
 
 PUBLISHED = {
     "patients": (15_656, "arXiv:2012.09092 (CTRL): patients with five steps or more"),

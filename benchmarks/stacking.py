@@ -16,14 +16,14 @@ from typing import Any
 
 import torch
 
+from counterpoint.core.results import markdown_table, provenance
 from counterpoint.data.jobs import Job
-from counterpoint.experiments.grid import logs
-from counterpoint.methods.arms import unselected
-from counterpoint.methods.general import LEARNER
+from counterpoint.learners.ctrl_g import LEARNER
+from counterpoint.learners.methods import unselected
 from counterpoint.nets import learner
-from counterpoint.report.results import markdown_table, provenance
 from counterpoint.simulation.trials import trial_subset
 from counterpoint.tasks.cartpole import CartPole
+from reproduction.grid import logs
 
 TASK = CartPole()
 SIZES = (50, 100, 150, 200, 250)

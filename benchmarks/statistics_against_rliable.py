@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 from rliable import library, metrics
 
-from counterpoint.evaluation.statistics import (
+from counterpoint.core.statistics import (
     Bootstrap,
     Interval,
     independent_difference,

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from numpy import ndarray
 
-from counterpoint.evaluation.off_policy.episodes import Episodes
-from counterpoint.report.results import markdown_table, provenance
+from counterpoint.core.results import markdown_table, provenance
+from counterpoint.ope.episodes import Episodes
 from counterpoint.tasks.tumour import CHEMO_DOSE
-from counterpoint.tasks.tumour_benchmark import DEATH, NOISE, Cohort, relative_change
-from counterpoint.tasks.tumour_questions import SEEDS, Questions, tumour_data
+from reproduction.tasks.tumour_benchmark import DEATH, NOISE, Cohort, relative_change
+from reproduction.tasks.tumour_questions import SEEDS, Questions, tumour_data
 
 RADIO = np.arange(0.005, 0.76, 0.01)
 GROWTH = np.arange(0.00025, 0.0325, 0.0005)

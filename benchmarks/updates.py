@@ -16,10 +16,10 @@ import torch
 
 from counterpoint.data.jobs import Job
 from counterpoint.data.transitions import Transitions
+from counterpoint.learners.d3qn import D3QN, QLearner, greedy_by, table
 from counterpoint.nets.learner import Stepper
 from counterpoint.nets.optimizers import flushing_denormals
 from counterpoint.nets.stacked import initialise
-from counterpoint.policies.d3qn import D3QN, QLearner, greedy_by, table
 from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks.cartpole import CartPole
 

@@ -7,11 +7,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+from counterpoint.version import VERSION
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
-
-from counterpoint.version import VERSION
 
 ROOT = Path(__file__).parents[1]
 START = "docs/index"

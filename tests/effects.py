@@ -7,9 +7,9 @@ from torch import Tensor
 
 import counterpoint as cp
 from counterpoint.data.jobs import Job, Origin
+from counterpoint.models.scm.base import StructuralCausalModel
+from counterpoint.models.scm.effects.changes import Change
 from counterpoint.nets.training import Schedule
-from counterpoint.scm.base import StructuralCausalModel
-from counterpoint.scm.effects.changes import Change
 
 DOSES = cp.Box((-2.0,), (2.0,))
 MEAN = torch.tensor([[0.3, -0.2], [-0.4, 0.1], [0.2, -0.3], [0.5, 0.8]])
@@ -63,7 +63,7 @@ def responders(response: Tensor, steps: int, seed: int, deviation: float = 0.5) 
 def by_hand(effect: Sequence[Sequence[float]], deviation: float, rows: cp.Transitions) -> StructuralCausalModel:
     """One member of s' = s + Σ_r θ_r·(effect[r]·(1, s, a)) + deviation·u, one state column."""
     changes: tuple[Change, ...] = ("difference",)
-    recipe = cp.RandomEffects(len(effect), changes, ensemble=1, hidden=(2,), layout=cp.Layout(changes))
+    recipe = cp.RandomEffects(len(effect), changes, ensemble=1, hidden=(2,), layout=cp.EquationForm(changes))
     mechanism = recipe.build(1, 2 + len(effect), 1)
     with torch.no_grad():
         mechanism.law.effect.copy_(torch.tensor(effect).T[None])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from counterpoint.clinic.source import TABLES
+from counterpoint.sources.mimic.source import TABLES
 
 ARRIVED = pd.Timestamp("2150-01-01")
 ONSET = 24.0

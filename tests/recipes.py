@@ -8,17 +8,17 @@ from torch import Tensor
 
 from counterpoint.data.spaces import ActionSpace
 from counterpoint.data.transitions import Transitions
-from counterpoint.dynamics.deterministic import Deterministic
-from counterpoint.dynamics.gaussian import GaussianDynamics
-from counterpoint.dynamics.gaussian_process import GaussianProcess
-from counterpoint.dynamics.mixture import MixtureDynamics
+from counterpoint.learners.d3qn import D3QN
+from counterpoint.models.dynamics.deterministic import Deterministic
+from counterpoint.models.dynamics.gaussian import GaussianDynamics
+from counterpoint.models.dynamics.gaussian_process import GaussianProcess
+from counterpoint.models.dynamics.mixture import MixtureDynamics
+from counterpoint.models.scm.bicogan import BiCoGAN, ConditionalBiCoGAN
+from counterpoint.models.scm.density import DensitySCM
+from counterpoint.models.scm.mixed import MixedSCM
 from counterpoint.nets.laws import Gaussian, Mixture, Spline
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Schedule
-from counterpoint.policies.d3qn import D3QN
-from counterpoint.scm.bicogan import BiCoGAN, ConditionalBiCoGAN
-from counterpoint.scm.density import DensitySCM
-from counterpoint.scm.mixed import Mixed
 from counterpoint.tasks.base import Task
 from counterpoint.tasks.synthetic import Independent, sample
 
@@ -42,7 +42,7 @@ SCMS: dict[str, tuple[Any, Transitions]] = {
     "mixture": (replace(DENSITY, law=Mixture(3)), ROWS),
     "triangular": (replace(DENSITY, order=(2, 0, 3, 1)), ROWS),
     "triangular mixture": (replace(DENSITY, law=Mixture(2), order=(0, 1, 2, 3)), ROWS),
-    "mixed": (Mixed(((3, 2),), ensemble=2, hidden=(8,), likelihood=BRIEF), CODED),
+    "mixed": (MixedSCM(((3, 2),), ensemble=2, hidden=(8,), likelihood=BRIEF), CODED),
     "bicogan": (PAPER, ROWS),
     "bicogan inverted": (replace(PAPER, abduction="inversion"), ROWS),
     "conditional bicogan": (CONDITIONAL, ROWS),

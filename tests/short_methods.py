@@ -8,8 +8,8 @@ from unittest.mock import patch
 
 import pytest
 
-from counterpoint.commands import train
-from counterpoint.methods.arms import named_arms
+from counterpoint.cli import train
+from counterpoint.learners.methods import named_arms
 from counterpoint.nets.training import Schedule
 from test_cli import command
 from test_personal_commands import EFFECTS, TABLE, table

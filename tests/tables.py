@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from counterpoint.data.dataframe import from_dataframe
+from counterpoint.core.errors import CounterpointError, CounterpointWarning
+from counterpoint.data.tables.dataframe import from_dataframe
 from counterpoint.data.transitions import Transitions
-from counterpoint.errors import CounterpointError, CounterpointWarning
 
 ROLES: dict[str, Any] = {
     "subject": "id",

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import counterpoint as cp
-from counterpoint.evaluation.true_return import returns
+from counterpoint.ope.true_return import returns
 
 SHAPES = False
 

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from counterpoint.experiments.sd import quick_sd, sd
-from counterpoint.methods.arms import (
+from counterpoint.learners.ctrl_g import CTRLg
+from counterpoint.learners.methods import (
     CTRL_G,
     CTRL_G_BICOGAN,
     CTRL_G_CONDITIONAL,
@@ -18,21 +18,21 @@ from counterpoint.methods.arms import (
     paper_arms,
     quick_arms,
 )
-from counterpoint.methods.general import General
+from counterpoint.learners.search import Search
+from counterpoint.models.scm.bicogan import BiCoGAN, ConditionalBiCoGAN
 from counterpoint.nets.training import Schedule
-from counterpoint.policies.search import Search
-from counterpoint.scm.bicogan import BiCoGAN, ConditionalBiCoGAN
 from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks.cartpole import CartPole
+from reproduction.sd import quick_sd, sd
 
 
 def test_the_conditional_arm_differs_from_the_papers_in_its_model_alone() -> None:
     ours, paper = adversarial_arms()[CTRL_G_CONDITIONAL], paper_arms()[CTRL_G_BICOGAN]
-    assert isinstance(ours, General)
-    assert isinstance(paper, General)
+    assert isinstance(ours, CTRLg)
+    assert isinstance(paper, CTRLg)
     assert replace(ours, model=paper.model) == paper
     assert (ours.model, paper.model) == (ConditionalBiCoGAN(), BiCoGAN())
-    assert replace(ours, model=General().model) == paper_arms()[CTRL_G]
+    assert replace(ours, model=CTRLg().model) == paper_arms()[CTRL_G]
 
 
 def test_a_candidate_has_as_many_episodes_in_a_gan_as_in_all_members_of_the_default() -> None:

@@ -15,32 +15,32 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import counterpoint
-from counterpoint import artifacts
-from counterpoint.artifacts import Artifact, Saved
-from counterpoint.commands import demo
-from counterpoint.counterfactual import Augmenter
+from counterpoint.cli import demo
+from counterpoint.core import artifacts
+from counterpoint.core.artifacts import Artifact, Saved
+from counterpoint.core.errors import CounterpointError
+from counterpoint.core.seeding import generator
 from counterpoint.data.jobs import Job, Origin, fitting_table
 from counterpoint.data.schema import Schema
 from counterpoint.data.spaces import Box, Discrete
 from counterpoint.data.transitions import Transitions, first_outcome
-from counterpoint.dynamics.outcome import Outcome
-from counterpoint.errors import CounterpointError
-from counterpoint.library import known, load_kind
-from counterpoint.methods.arms import named_arms, quick_arms
-from counterpoint.methods.general import General
+from counterpoint.learners.baselines.bcq import BCQ
+from counterpoint.learners.baselines.pets import PETS, Planner
+from counterpoint.learners.baselines.steve import MVE, STEVE
+from counterpoint.learners.ctrl_g import CTRLg
+from counterpoint.learners.d3qn import D3QN
+from counterpoint.learners.methods import named_arms, quick_arms
+from counterpoint.models.dynamics.outcome import Outcome
+from counterpoint.models.scm.auto import AutoSCM, Choice
+from counterpoint.models.scm.base import SCMRecipe, StructuralCausalModel, StructuralMechanism
+from counterpoint.models.scm.graph import fit_graph
+from counterpoint.models.scm.mixed import MixedSCM
 from counterpoint.nets.laws import Gaussian, Spline
 from counterpoint.nets.training import Monitor, Schedule
 from counterpoint.policies.base import Policy, PolicyLearner
-from counterpoint.policies.bcq import BCQ
-from counterpoint.policies.d3qn import D3QN
-from counterpoint.policies.pets import PETS, Planner
-from counterpoint.policies.steve import MVE, STEVE
-from counterpoint.scm.auto import Auto, Choice
-from counterpoint.scm.base import SCMRecipe, StructuralCausalModel, StructuralMechanism
-from counterpoint.scm.graph import fit_graph
-from counterpoint.scm.mixed import Mixed
-from counterpoint.seeding import generator
-from counterpoint.simulation.selection import Rollouts
+from counterpoint.registry import known, load_kind
+from counterpoint.simulation.augmentation import Augmenter
+from counterpoint.simulation.selection import RolloutSelection
 from counterpoint.tasks.cartpole import CartPole
 from counterpoint.tasks.tumour import Tumour, TumourResponse, population
 from recipes import BRIEF, DENSITY, MODELS, ROWS, SCMS
@@ -95,7 +95,7 @@ def test_every_scm_comes_back_bit_for_bit(name: str, tmp_path: Path) -> None:
     fresh = (m.sample(rows.state, other, generator(2)) for m in (model, loaded))
     assert torch.equal(*fresh)
     assert (loaded.recipe, loaded.schema) == (model.recipe, rows.schema)
-    if isinstance(recipe, Mixed):
+    if isinstance(recipe, MixedSCM):
         recipe = replace(recipe, amounts=model.recipe.amounts)  # What the rows said is part of what was fitted.
     assert model.recipe == recipe
     assert loaded.origin == model.origin
@@ -520,7 +520,7 @@ def test_a_users_own_recipe_comes_back_when_its_class_is_named(tmp_path: Path) -
         torch.testing.assert_close(loaded.counterfactual(ROWS, ROWS.action), ROWS.next_state)
     refusal = refuse(lambda: counterpoint.load(tmp_path / "0"))
     assert refusal.startswith("'MyRecipe' is not known here; name your own class when loading")
-    learned = General(MyRecipe(), Augmenter(1), POLICY).fit(logged(), CartPole())
+    learned = CTRLg(MyRecipe(), Augmenter(1), POLICY).fit(logged(), CartPole())
     learned.save(tmp_path / "policy")
     assert counterpoint.load(tmp_path / "policy").recipe == POLICY
 
@@ -624,8 +624,8 @@ POLICIES = {
     "PETS": PETS(MODELS["gaussian dynamics"], particles=2, planner=Planner(3, 10, 2, 1)),
     "STEVE": STEVE(horizon=1, learner=POLICY, **EXPANSION),
     "MVE": MVE(horizon=1, learner=POLICY, **EXPANSION),
-    "General": General(DENSITY, Augmenter(1), POLICY),
-    "General, selecting": General(DENSITY, Augmenter(1), SELECTING, Rollouts(2, 5)),
+    "CTRLg": CTRLg(DENSITY, Augmenter(1), POLICY),
+    "CTRLg, selecting": CTRLg(DENSITY, Augmenter(1), SELECTING, RolloutSelection(2, 5)),
 }
 
 
@@ -641,7 +641,7 @@ TRAINED: dict[str, Callable[[int, Monitor], object]] = {
     **{name: training(*each) for name, each in SCMS.items()},
     **{name: training(recipe, ROWS) for name, recipe in MODELS.items()},
     **{name: learning(recipe) for name, recipe in POLICIES.items()},
-    "Auto": training(Auto((SCMS["gaussian"][0],)), ROWS),
+    "AutoSCM": training(AutoSCM((SCMS["gaussian"][0],)), ROWS),
     "Choice": training(Choice(DENSITY, (), ""), ROWS),
     "Outcome": training(Outcome(hidden=(8,), likelihood=BRIEF), replace(ROWS, reward=ROWS.state[:, 0])),
     "fit_graph": lambda seed, monitor: fit_graph(DENSITY, [ROWS.state], ((), (0,), (0, 1), ()), [seed], monitor),

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 import counterpoint as cp
-from counterpoint.policies.qnetwork import QPolicy
-from counterpoint.scm.base import StructuralCausalModel
-from counterpoint.seeding import generator
+from counterpoint.core.seeding import generator
+from counterpoint.models.scm.base import StructuralCausalModel
+from counterpoint.policies.q import QPolicy
 from recipes import DENSITY, POLICY, Pays
 from tables import ROLES, load, refused, ward
 

@@ -11,21 +11,21 @@ from typing import Any
 import pytest
 import torch
 
+from counterpoint.core.errors import CounterpointError
 from counterpoint.data.jobs import Job, context
 from counterpoint.data.transitions import concatenate
-from counterpoint.errors import CounterpointError
+from counterpoint.models.scm.auto import AutoSCM, Choice, Scores, _behind, _choice, _energy, held_out_scores
+from counterpoint.models.scm.bicogan import ConditionalBiCoGAN
+from counterpoint.models.scm.density import DensitySCM
 from counterpoint.nets.laws import Gaussian, SkewedSpline
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Monitor, Schedule
-from counterpoint.scm.auto import Auto, Choice, Scores, _behind, _choice, _energy, held_out_scores
-from counterpoint.scm.bicogan import ConditionalBiCoGAN
-from counterpoint.scm.density import DensitySCM
 from counterpoint.tasks.synthetic import Additive, Bimodal, sample
 
 QUICK = DensitySCM(Gaussian(), 2, (16,), likelihood=Likelihood(Schedule(300, check_every=50), learning_rate=1e-2))
-PLAIN_OR_SKEWED = Auto((QUICK, replace(QUICK, law=SkewedSpline())))
+PLAIN_OR_SKEWED = AutoSCM((QUICK, replace(QUICK, law=SkewedSpline())))
 BRIEFLY = replace(QUICK, likelihood=Likelihood(Schedule(20, 10)))
-BRIEF = Auto((BRIEFLY, replace(BRIEFLY, law=SkewedSpline())))
+BRIEF = AutoSCM((BRIEFLY, replace(BRIEFLY, law=SkewedSpline())))
 
 
 SAME = Scores(torch.zeros(3), torch.zeros(3))
@@ -126,9 +126,9 @@ def test_no_subject_is_both_fitted_on_and_judged_by(monkeypatch: pytest.MonkeyPa
     usable = (~rows.imagined & rows.has_next).nonzero()[:, 0]
     jobs = [Job(rows, seed, rows.subject[:, None].float()) for seed in range(6)]
     judged: list[Job] = []
-    monkeypatch.setattr("counterpoint.scm.auto.held_out_scores", lambda model, job: judged.append(job) or SAME)
+    monkeypatch.setattr("counterpoint.models.scm.auto.held_out_scores", lambda model, job: judged.append(job) or SAME)
     FITTED.clear()
-    Auto((Watched(Gaussian(), 1, (4,), likelihood=Likelihood(Schedule(2))),), held_out=0.3).choose(jobs)
+    AutoSCM((Watched(Gaussian(), 1, (4,), likelihood=Likelihood(Schedule(2))),), held_out=0.3).choose(jobs)
     (fitted,) = FITTED
     asides = set()
     for kept, aside in zip(fitted, judged, strict=True):
@@ -165,6 +165,6 @@ def test_the_evidence_stands_in_the_saved_model(tmp_path: Path) -> None:
 
 def test_wrong_use_is_one_line() -> None:
     with pytest.raises(CounterpointError, match="no candidates"):
-        Auto(())
+        AutoSCM(())
     with pytest.raises(CounterpointError, match="cannot be split"):
-        Auto(held_out=0.001).fit(sample(Additive(), 100, 0))
+        AutoSCM(held_out=0.001).fit(sample(Additive(), 100, 0))

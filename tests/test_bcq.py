@@ -8,13 +8,13 @@ import pytest
 import torch
 
 import counterpoint
+from counterpoint.core.errors import CounterpointError
+from counterpoint.core.seeding import generator
 from counterpoint.data.jobs import Job
-from counterpoint.errors import CounterpointError
+from counterpoint.learners.baselines.bcq import BCQ, ConstrainedQ, Imitation, allowed
+from counterpoint.learners.d3qn import D3QN, QLearner, greedy_by, table
 from counterpoint.nets.stacked import initialise
 from counterpoint.nets.training import Schedule
-from counterpoint.policies.bcq import BCQ, ConstrainedQ, Imitation, allowed
-from counterpoint.policies.d3qn import D3QN, QLearner, greedy_by, table
-from counterpoint.seeding import generator
 from counterpoint.simulation.trials import simulate
 from counterpoint.tasks.cartpole import CartPole
 

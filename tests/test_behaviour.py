@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from counterpoint.methods import behaviour
-from counterpoint.methods.behaviour import exploring, trained_behaviour, trained_behaviours
+from counterpoint.core.seeding import generator
+from counterpoint.learners.d3qn import D3QN
 from counterpoint.nets.training import Schedule
-from counterpoint.policies.d3qn import D3QN
-from counterpoint.seeding import generator
 from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks.cartpole import CartPole
+from reproduction import behaviour
+from reproduction.behaviour import exploring, trained_behaviour, trained_behaviours
 
 SHAPES = False
 

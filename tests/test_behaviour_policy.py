@@ -9,13 +9,7 @@ from torch import Tensor
 
 from counterpoint.data.spaces import Box, Discrete
 from counterpoint.data.transitions import Transitions
-from counterpoint.evaluation.off_policy.behaviour import (
-    Behaviour,
-    BehaviourModel,
-    BoostedTrees,
-    Logistic,
-    NearestNeighbours,
-)
+from counterpoint.ope.behaviour import Behaviour, BehaviourModel, BoostedTrees, Logistic, NearestNeighbours
 from tables import load, refused
 
 SPACE = Discrete.one_hot(3)

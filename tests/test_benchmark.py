@@ -7,11 +7,17 @@ from typing import Any
 
 import pytest
 
-import counterpoint.experiments.counterfactuals as benchmark
-from counterpoint.artifacts import read_json
-from counterpoint.commands.bench import BenchCounterfactuals
-from counterpoint.errors import CounterpointError
-from counterpoint.experiments.counterfactuals import (
+import reproduction.counterfactuals as benchmark
+from counterpoint.core.artifacts import read_json
+from counterpoint.core.errors import CounterpointError
+from counterpoint.core.results import read_csv
+from counterpoint.models.scm.auto import AutoSCM
+from counterpoint.models.scm.bicogan import ConditionalBiCoGAN
+from counterpoint.models.scm.density import DensitySCM
+from counterpoint.nets.likelihood import Likelihood
+from counterpoint.nets.training import Schedule
+from reproduction.commands.bench import BenchCounterfactuals
+from reproduction.counterfactuals import (
     NINE,
     SETS,
     TASKS,
@@ -23,16 +29,10 @@ from counterpoint.experiments.counterfactuals import (
     quick,
     run_pack,
 )
-from counterpoint.experiments.estimators import DOWHY, Copy, auto_candidates, estimators, quick_estimators
-from counterpoint.experiments.executors import InProcess, Joblib
-from counterpoint.experiments.peers_dowhy import DoWhyGCM
-from counterpoint.nets.likelihood import Likelihood
-from counterpoint.nets.training import Schedule
-from counterpoint.report.counterfactuals import Expected, counterfactuals_page, coverage, near_the_best
-from counterpoint.report.results import read_csv
-from counterpoint.scm.auto import Auto
-from counterpoint.scm.bicogan import ConditionalBiCoGAN
-from counterpoint.scm.density import DensitySCM
+from reproduction.estimators import DOWHY, Copy, auto_candidates, estimators, quick_estimators
+from reproduction.executors import InProcess, Joblib
+from reproduction.pages.counterfactuals import Expected, counterfactuals_page, coverage, near_the_best
+from reproduction.peers_dowhy import DoWhyGCM
 
 COPY = {"copy the outcome": Copy()}
 BRIEF = DensitySCM(ensemble=1, hidden=(8,), likelihood=Likelihood(Schedule(steps=5)))
@@ -244,7 +244,7 @@ def test_the_quick_version_asks_everybody_but_dowhy() -> None:
 def test_all_candidates_of_auto_stand_in_the_table() -> None:
     for table in (estimators(), quick_estimators()):
         auto = table["auto"]
-        assert isinstance(auto, Auto)
+        assert isinstance(auto, AutoSCM)
         names = auto_candidates(table)["auto"]
         assert {table[name] for name in names} == set(auto.candidates)
         assert len(names) == 3

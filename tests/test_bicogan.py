@@ -7,17 +7,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from counterpoint.artifacts import Saved
+from counterpoint.core.artifacts import Saved
+from counterpoint.core.errors import CounterpointError
+from counterpoint.core.seeding import generator
 from counterpoint.data.jobs import Job, fitting_table
 from counterpoint.data.transitions import Transitions
-from counterpoint.errors import CounterpointError
+from counterpoint.models.scm.base import StructuralCausalModel
+from counterpoint.models.scm.bicogan import BiCoGAN, ConditionalBiCoGAN, standardised
+from counterpoint.models.scm.bicogan_networks import (
+    AdversarialLearner,
+    context_loss,
+    deception_loss,
+    discriminator_loss,
+)
+from counterpoint.models.scm.inversion import invert
 from counterpoint.nets.stacked import StackedBatchNorm, initialise
 from counterpoint.nets.training import Monitor, Schedule
-from counterpoint.scm.base import StructuralCausalModel
-from counterpoint.scm.bicogan import BiCoGAN, ConditionalBiCoGAN, standardised
-from counterpoint.scm.bicogan_networks import AdversarialLearner, context_loss, deception_loss, discriminator_loss
-from counterpoint.scm.inversion import invert
-from counterpoint.seeding import generator
 from counterpoint.tasks.synthetic import PROBLEMS, sample
 
 SHAPES = False

@@ -9,20 +9,20 @@ import pytest
 import torch
 
 import counterpoint as cp
-from counterpoint.evaluation.off_policy.case import RECOMMENDED, Case, Judging, chance, lay_beside
-from counterpoint.evaluation.off_policy.intervals import interval_of, paired_interval
-from counterpoint.evaluation.off_policy.one_step import widened
-from counterpoint.evaluation.off_policy.weighting import logged_return
-from counterpoint.evaluation.statistics import Interval
+from counterpoint.core.statistics import Interval
+from counterpoint.ope.intervals import interval_of, paired_interval
+from counterpoint.ope.one_step import widened
+from counterpoint.ope.problem import RECOMMENDED, OPEProblem, OPESettings, chance, lay_beside
+from counterpoint.ope.weighting import logged_return
 from test_judge import GENTLE, LOGGED, Lottery
 
 SHAPES = False
-HOW = Judging(others=(), draws=60, critic_draws=15, confidence=0.9)
+HOW = OPESettings(others=(), draws=60, critic_draws=15, confidence=0.9)
 SURE = NormalDist().inv_cdf(0.95)
 
 
 @pytest.fixture(scope="module")
-def case() -> Case:
+def case() -> OPEProblem:
     return lay_beside(LOGGED, GENTLE, HOW)
 
 
@@ -46,7 +46,7 @@ def test_widening_adds_the_squares_of_both_errors() -> None:
     assert narrow.high - 1 == pytest.approx(4 * NormalDist().inv_cdf(0.75))
 
 
-def test_an_interval_that_holds_a_critic_fixed_has_the_critics_spread(case: Case) -> None:
+def test_an_interval_that_holds_a_critic_fixed_has_the_critics_spread(case: OPEProblem) -> None:
     for name, estimator in case.estimators.items():
         fixed = interval_of(estimator, case.question, *chance(HOW, 0))
         expected = by_hand(fixed, case.fitted()) if name in case.corrected else ends(fixed)
@@ -54,7 +54,7 @@ def test_an_interval_that_holds_a_critic_fixed_has_the_critics_spread(case: Case
     assert set(case.estimators) - set(case.corrected) == {"WIS", "per-decision WIS"}
 
 
-def test_of_some_subjects_it_is_their_critics_spread(case: Case) -> None:
+def test_of_some_subjects_it_is_their_critics_spread(case: OPEProblem) -> None:
     own = torch.arange(500) < 60
     among = lambda question, counts: case.estimators[RECOMMENDED](question, counts * own)
     expected = by_hand(interval_of(among, case.question, *chance(HOW, 0)), case.fitted(own))
@@ -63,7 +63,7 @@ def test_of_some_subjects_it_is_their_critics_spread(case: Case) -> None:
     assert case.fitted(own).tolist() == pytest.approx(((weight * case.first).sum(1) / weight.sum(1)).tolist())
 
 
-def test_differences_have_the_spread_of_differences(case: Case) -> None:
+def test_differences_have_the_spread_of_differences(case: OPEProblem) -> None:
     estimator, question = case.estimators[RECOMMENDED], case.question
     fixed = paired_interval(estimator, question, question, logged_return, *chance(HOW, 0))
     expected = by_hand(fixed, case.fitted() - logged_return(question, case.counts))
@@ -74,7 +74,7 @@ def test_differences_have_the_spread_of_differences(case: Case) -> None:
     assert ends(case.gain_over(other, HOW, 0)) == pytest.approx(expected)
 
 
-def test_critics_that_are_one_or_all_alike_widen_nothing(case: Case) -> None:
+def test_critics_that_are_one_or_all_alike_widen_nothing(case: OPEProblem) -> None:
     for first in (case.first[:2], case.first[:1].expand(16, -1)):
         same = replace(case, first=first, counts=torch.ones(len(first), 500))
         fixed = interval_of(case.estimators[RECOMMENDED], case.question, *chance(HOW, 0))
@@ -85,7 +85,7 @@ def test_every_estimate_has_the_discount_asked_for() -> None:
     """A reward of 1 in every one of four steps is worth 1 + γ + γ² + γ³, by whatever estimate, and whoever acts."""
     whole = LOGGED[torch.bincount(LOGGED.subject)[LOGGED.subject] == 4]
     rows = replace(whole, reward=torch.ones_like(whole.reward))
-    found = cp.judge(rows, GENTLE, replace(HOW, discount=0.5, critic=cp.FQE(ridge=1e-6)))
+    found = cp.evaluate(rows, GENTLE, replace(HOW, discount=0.5, critic=cp.FQE(ridge=1e-6)))
     for each in (*found.estimates, found.logged, *(part.policy for part in found.severity)):
         assert each.value == pytest.approx(1.875, abs=0.02), each.name
     assert found.difference is not None

@@ -8,27 +8,27 @@ import torch
 from scipy import stats
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from counterpoint import artifacts
+from counterpoint.core import artifacts
+from counterpoint.core.errors import CounterpointError
+from counterpoint.core.seeding import generator
 from counterpoint.data.jobs import Job, Origin, context, spread_levels
 from counterpoint.data.knowledge import Knowledge
 from counterpoint.data.schema import Column, Schema
 from counterpoint.data.spaces import Box
 from counterpoint.data.transitions import Transitions
-from counterpoint.errors import CounterpointError
+from counterpoint.models.scm import mixed
+from counterpoint.models.scm.base import StructuralCausalModel
+from counterpoint.models.scm.categorical import draw_exponentials, posterior_gumbels
+from counterpoint.models.scm.mixed import MixedSCM, categorical
 from counterpoint.nets.laws import Gaussian, Spline
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.stacked import initialise, unstack, with_weights
 from counterpoint.nets.training import Schedule
-from counterpoint.scm import mixed
-from counterpoint.scm.base import StructuralCausalModel
-from counterpoint.scm.categorical import draw_exponentials, posterior_gumbels
-from counterpoint.scm.mixed import Mixed, categorical
-from counterpoint.seeding import generator
 from recipes import SCMS
 
 torch.set_num_threads(1)
 QUICK = Likelihood(Schedule(steps=200, check_every=50, rate="one-cycle"), batch=128)
-RECIPE = Mixed(((1, 3),), ensemble=2, hidden=(32,), likelihood=QUICK)
+RECIPE = MixedSCM(((1, 3),), ensemble=2, hidden=(32,), likelihood=QUICK)
 NO_ROWS = torch.zeros(0, dtype=torch.long)
 
 
@@ -222,7 +222,7 @@ def test_many_jobs_fit_as_one(law: Gaussian | Spline) -> None:
 
 def test_saved_model_predicts_the_same(fitted: StructuralCausalModel, tmp_path) -> None:
     fitted.save(tmp_path)
-    classes = (Mixed, Gaussian, Likelihood, Schedule, Schema, Column, Knowledge, Box, Origin)
+    classes = (MixedSCM, Gaussian, Likelihood, Schedule, Schema, Column, Knowledge, Box, Origin)
     loaded = artifacts.load(tmp_path, {c.__name__: c for c in classes})
     rows = ward(100, 3)
     assert (loaded.recipe, loaded.origin, loaded.schema) == (fitted.recipe, fitted.origin, fitted.schema)
@@ -252,7 +252,7 @@ def test_a_wrong_next_code_is_named_and_a_missing_next_state_is_not() -> None:
 )
 def test_categories_that_do_not_fit_the_state(categories: tuple[tuple[int, int], ...], message: str) -> None:
     with pytest.raises(CounterpointError, match=message):
-        Mixed(categories).fit(ward(100, 0))
+        MixedSCM(categories).fit(ward(100, 0))
 
 
 def _probabilities(model: StructuralCausalModel, state: torch.Tensor, action: torch.Tensor) -> list[torch.Tensor]:

@@ -8,22 +8,22 @@ import pytest
 import torch
 from torch import Tensor
 
+from counterpoint.core.statistics import Interval
 from counterpoint.data.schema import Column, Schema
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
-from counterpoint.evaluation.off_policy.cells import CellCounts, CellFQE
-from counterpoint.evaluation.off_policy.critic import Critic, fitted_q_evaluation
-from counterpoint.evaluation.off_policy.episodes import Episodes, Question, resampled, subject_folds
-from counterpoint.evaluation.off_policy.one_step import (
+from counterpoint.ope.cells import CellCounts, CellFQE
+from counterpoint.ope.critic import Critic, fitted_q_evaluation
+from counterpoint.ope.episodes import Episodes, Question, resampled, subject_folds
+from counterpoint.ope.one_step import (
     one_step_doubly_robust,
     one_step_effective_sample_size,
     one_step_largest_share,
     widened,
 )
-from counterpoint.evaluation.statistics import Interval
 from counterpoint.simulation.trials import simulate
-from counterpoint.tasks import icu_sepsis
-from counterpoint.tasks.finite import FiniteProcess
+from reproduction.tasks import icu_sepsis
+from reproduction.tasks.finite import FiniteProcess
 from tables import refused
 
 NAN = float("nan")

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from counterpoint.artifacts import write_text
+from counterpoint.checks.findings import CheckReport, Finding
+from counterpoint.core.artifacts import write_text
 from counterpoint.policies.base import Verdict
-from counterpoint.runs import Run
-from counterpoint.scm.findings import Finding, Report
+from counterpoint.run import Run
 from tables import refused
 
 PASSED = Finding("calibration", 0.02, 0.1, True, "The spread is right.", 0.4)
 FAILED = Finding("fixed coupling", 0.3, 0.1, False, "The noises mix.", 0.001)
-REPORT = Report((PASSED, FAILED), 60, True, ("hr", "lactate"))
+REPORT = CheckReport((PASSED, FAILED), 60, True, ("hr", "lactate"))
 
 
 def run_with(folder: Path, check: Any) -> Run:

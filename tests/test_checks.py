@@ -10,20 +10,29 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from counterpoint.checks import ambiguity
+from counterpoint.checks import assumptions as checks
+from counterpoint.checks.findings import Sample, draw
+from counterpoint.checks.independence import column_gram, gram, holm, hsic, kolmogorov, permutation_moments
+from counterpoint.checks.support import similar_rows, support
+from counterpoint.core.errors import CounterpointError
 from counterpoint.data.jobs import Origin
 from counterpoint.data.schema import Schema
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions, concatenate, first_outcome
-from counterpoint.errors import CounterpointError
-from counterpoint.library import load
-from counterpoint.report.check_figure import check_figure
-from counterpoint.scm import ambiguity, checks
-from counterpoint.scm.base import StructuralCausalModel, StructuralMechanism
-from counterpoint.scm.density import location_scale
-from counterpoint.scm.findings import Sample, draw
-from counterpoint.scm.independence import column_gram, gram, holm, hsic, kolmogorov, permutation_moments
-from counterpoint.scm.support import similar_rows, support
-from counterpoint.tasks.synthetic import PROBLEMS, Heteroscedastic, Independent, OneStep, Triangular, Turning, sample
+from counterpoint.models.scm.base import StructuralCausalModel, StructuralMechanism
+from counterpoint.models.scm.density import location_scale
+from counterpoint.page.check_figure import check_figure
+from counterpoint.registry import load
+from counterpoint.tasks.synthetic import (
+    PROBLEMS,
+    Heteroscedastic,
+    Independent,
+    OneStep,
+    RotatingMixing,
+    Triangular,
+    sample,
+)
 from recipes import DENSITY, SCMS
 
 SHAPES = False
@@ -62,12 +71,12 @@ class Truth(Handmade):
 class Columnwise(Handmade):
     """s' = m + σ(a)·u, right for every column of e2 (σ = .4) or f (σ² = .09 + .36a² after the first) by itself."""
 
-    def __init__(self, task: Turning | Triangular) -> None:
+    def __init__(self, task: RotatingMixing | Triangular) -> None:
         super().__init__(4)
         self.task = task
 
     def scale(self, action: Tensor) -> Tensor:
-        if isinstance(self.task, Turning):
+        if isinstance(self.task, RotatingMixing):
             return torch.full_like(action, 0.4).expand(*action.shape[:-1], 4)
         later = (0.09 + 0.36 * action.square()).sqrt().expand(*action.shape[:-1], 3)
         return torch.cat([torch.full_like(action, 0.3), later], -1)
@@ -268,15 +277,15 @@ def test_a_missing_order_is_seen_in_the_coupling() -> None:
 
 def test_coupling_in_size_is_seen() -> None:
     """Two-peaked noises that turn stay uncorrelated, but at 45° one is large where the other is small."""
-    rows = sample(Turning(), 1000, 1)
+    rows = sample(RotatingMixing(), 1000, 1)
     noise = (rows.noise.sign() + 0.25 * rows.noise.roll(1, 0)) / 1.0625**0.5
-    turned = replace(rows, next_state=Turning().transition(rows.state, rows.action, noise))
-    assert not checks.copula_invariance(draw(wrap(Columnwise(Turning()), rows), turned, 0)).passed
+    turned = replace(rows, next_state=RotatingMixing().transition(rows.state, rows.action, noise))
+    assert not checks.copula_invariance(draw(wrap(Columnwise(RotatingMixing()), rows), turned, 0)).passed
 
 
 def test_turning_noises_are_named_where_no_data_show_them() -> None:
     """e2 has the law of a model with own noises, so every test passes; the hidden error is told as what is at stake."""
-    task, errors, told = Turning(), [], []
+    task, errors, told = RotatingMixing(), [], []
     for seed in range(3):
         seen = examine(Columnwise(task), task, seed)
         truth = task.counterfactual(seen.rows, seen.alternative)
@@ -406,7 +415,7 @@ class TestReport:
     def test_rows_of_the_fit_are_never_trusted_fully(self) -> None:
         task = Heteroscedastic()
         rows = sample(task, 300, 0)
-        report = checks.check(wrap(Truth(task), rows, rows), rows)
+        report = checks.check_scm(wrap(Truth(task), rows, rows), rows)
         assert not report.held_out
         assert report.trust == "with care"
         assert "own rows" in report.verdict()
@@ -415,8 +424,8 @@ class TestReport:
     def test_a_single_row_of_the_fit_among_others_is_noticed(self, one: int) -> None:
         task = Heteroscedastic()
         rows = sample(task, 300, 0)
-        assert not checks.check(wrap(Truth(task), rows, rows[one : one + 1]), rows).held_out
-        assert checks.check(wrap(Truth(task), rows, sample(task, 300, 1)), rows).held_out
+        assert not checks.check_scm(wrap(Truth(task), rows, rows[one : one + 1]), rows).held_out
+        assert checks.check_scm(wrap(Truth(task), rows, sample(task, 300, 1)), rows).held_out
 
     def test_json_holds_every_finding(self) -> None:
         report = checks.report(examine(Shifted(TASK), TASK, count=300))
@@ -431,7 +440,7 @@ class TestReport:
 
     def test_too_few_rows_are_refused_in_one_line(self) -> None:
         with pytest.raises(CounterpointError, match="40 real rows"):
-            checks.check(wrap(Truth(TASK), sample(TASK, 40, 0)), sample(TASK, 40, 0))
+            checks.check_scm(wrap(Truth(TASK), sample(TASK, 40, 0)), sample(TASK, 40, 0))
 
     def test_figure_says_the_verdict_of_the_report(self, tmp_path: Path) -> None:
         sound, broken = (examine(each(TASK), TASK, count=200) for each in (Truth, Shifted))
@@ -482,33 +491,33 @@ class TestHeldOut:
         ids=["all", "with next", "slice", "slice with next", "shuffled", "other rewards and numbers"],
     )
     def test_rows_of_the_fit_are_never_held_out(self, pick, model: StructuralCausalModel) -> None:
-        report = checks.check(model, pick(KEPT))
+        report = checks.check_scm(model, pick(KEPT))
         assert not report.held_out
         assert report.trust != "yes"
         assert "rows the model had not seen" not in report.verdict()
 
     def test_the_whole_log_is_not_held_out(self, model: StructuralCausalModel) -> None:
-        assert not checks.check(model, LOG).held_out
+        assert not checks.check_scm(model, LOG).held_out
 
     def test_other_subjects_rows_are(self, model: StructuralCausalModel) -> None:
         assert not torch.isin(KEPT.subject, ASIDE.subject).any()
         for rows in (ASIDE, ASIDE.with_next(), ASIDE[:90], stays(40, 1)):
-            report = checks.check(model, rows)
+            report = checks.check_scm(model, rows)
             assert report.held_out
             assert "rows the model had not seen" in report.verdict()
 
     def test_a_saved_model_remembers(self, model: StructuralCausalModel, tmp_path: Path) -> None:
         model.save(tmp_path)
         loaded = load(tmp_path)
-        assert not checks.check(loaded, KEPT.with_next()).held_out
-        assert checks.check(loaded, ASIDE).held_out
+        assert not checks.check_scm(loaded, KEPT.with_next()).held_out
+        assert checks.check_scm(loaded, ASIDE).held_out
 
     def test_imagined_rows_are_neither_fitted_on_nor_checked(self, model: StructuralCausalModel) -> None:
         """A table that also holds imagined copies of other subjects' rows has not shown them to the model."""
         copies = replace(ASIDE, imagined=torch.ones(len(ASIDE), dtype=torch.bool))
         again = DENSITY.fit(concatenate([KEPT, copies]))
         assert torch.equal(again.fitted_rows, model.fitted_rows)
-        assert checks.check(again, ASIDE).held_out
+        assert checks.check_scm(again, ASIDE).held_out
 
 
 class TestStatistics:

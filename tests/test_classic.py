@@ -12,28 +12,28 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoint.commands.reproduce import Reproduce
+from counterpoint.core.errors import CounterpointError
+from counterpoint.core.results import read_csv
+from counterpoint.core.seeding import derive
 from counterpoint.data.jobs import Job, Origin
 from counterpoint.data.spaces import Discrete
-from counterpoint.dynamics.outcome import Outcome
-from counterpoint.errors import CounterpointError
-from counterpoint.evaluation.gym_return import evaluate_in_gym
-from counterpoint.experiments.classic import COLUMNS, LEARNED_METHOD, METHOD, Classic, Problem, learn, problems
-from counterpoint.experiments.executors import InProcess
-from counterpoint.experiments.workers import silent
+from counterpoint.learners.evolution import CrossEntropy
+from counterpoint.learners.search import Search
+from counterpoint.models.dynamics.outcome import Outcome
+from counterpoint.models.scm.density import DensitySCM
 from counterpoint.nets.laws import Gaussian
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Schedule
-from counterpoint.policies.evolution import CrossEntropy
-from counterpoint.policies.rules import OrderedDose
-from counterpoint.policies.search import Search
+from counterpoint.policies.rule import OrderedDose
 from counterpoint.policies.searched import SearchedPolicy
-from counterpoint.report.results import read_csv
-from counterpoint.scm.density import DensitySCM
-from counterpoint.seeding import derive
-from counterpoint.simulation.classic import gym_actions, gym_returns, log_random
-from counterpoint.tasks.classic import Acrobot, ClassicControl, MountainCar, Pendulum
-from counterpoint.tasks.stack import TaskStack
+from reproduction.classic import COLUMNS, LEARNED_METHOD, METHOD, Classic, Problem, learn, problems
+from reproduction.commands.reproduce import Reproduce
+from reproduction.executors import InProcess
+from reproduction.measures.gym_return import evaluate_in_gym
+from reproduction.tasks.classic import Acrobot, ClassicControl, MountainCar, Pendulum
+from reproduction.tasks.classic_simulation import gym_actions, gym_returns, log_random
+from reproduction.tasks.stack import TaskStack
+from reproduction.workers import silent
 
 TASKS = [Pendulum(), Acrobot(), MountainCar()]
 

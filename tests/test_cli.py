@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 import counterpoint as cp
-from counterpoint.cli import main
+from counterpoint.cli.main import main
 from counterpoint.tasks import hiv
 from counterpoint.tasks.tumour import Tumour, population
 
@@ -60,7 +60,7 @@ def test_the_chain_from_simulation_to_evaluation(tmp_path: Path, capsys: pytest.
     assert int((~table.imagined).sum()) == 200
     assert int(table.imagined.sum()) == 600
     returns = pd.read_csv(run / "evaluation.csv")["return"]
-    again = cp.evaluate(cp.load(run / "policy"), cp.CartPole().at_evaluation(), trials=3)
+    again = cp.true_return(cp.load(run / "policy"), cp.CartPole().at_evaluation(), trials=3)
     assert returns.tolist() == again.tolist()
     assert "600 imagined" in capsys.readouterr().out
 
@@ -80,7 +80,7 @@ def test_the_chain_in_another_simulator(tmp_path: Path) -> None:
     rows = cp.read(run / "data.parquet")
     torch.testing.assert_close(known.counterfactual(rows, rows.action), rows.next_state)
     returns = pd.read_csv(run / "evaluation.csv")["return"]
-    assert returns.tolist() == cp.evaluate(cp.load(run / "policy"), task, trials=7).tolist()
+    assert returns.tolist() == cp.true_return(cp.load(run / "policy"), task, trials=7).tolist()
     command("augment", "--run", run, "--alternatives", 2)
     command("train", "--run", run, *QUICK_TRAIN)
     command("evaluate", "--run", run, "--trials", 7)

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from counterpoint.clinic.imputation import imputed
-from counterpoint.clinic.physiology import VARIABLES, completed, record
-from counterpoint.clinic.scores import scores
+from counterpoint.sources.mimic.imputation import imputed
+from counterpoint.sources.mimic.physiology import VARIABLES, completed, record
+from counterpoint.sources.mimic.scores import scores
 from counterpoint.tasks.sepsis_columns import COLUMNS
 
 HOURS = dict.fromkeys(VARIABLES, 1.0)

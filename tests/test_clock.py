@@ -5,8 +5,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from counterpoint.data.dataframe import from_dataframe
-from counterpoint.data.patients import read_patients
+from counterpoint.data.tables.dataframe import from_dataframe
+from counterpoint.data.tables.patients import read_patients
 from counterpoint.data.transitions import Transitions
 from tables import refused
 

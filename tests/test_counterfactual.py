@@ -10,17 +10,17 @@ from jaxtyping import Bool, Float
 from scipy import stats
 from torch import Tensor, nn
 
-from counterpoint.counterfactual import Augmenter, Imaginer
+from counterpoint.core.errors import CounterpointError
+from counterpoint.core.seeding import generator
 from counterpoint.data.jobs import Job, Origin, fitting_table
 from counterpoint.data.schema import Schema
 from counterpoint.data.spaces import Box, Discrete
 from counterpoint.data.transitions import Transitions, concatenate, first_outcome
-from counterpoint.errors import CounterpointError
+from counterpoint.models.scm.base import StructuralCausalModel, StructuralMechanism
+from counterpoint.models.scm.density import DensitySCM
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Schedule
-from counterpoint.scm.base import StructuralCausalModel, StructuralMechanism
-from counterpoint.scm.density import DensitySCM
-from counterpoint.seeding import generator
+from counterpoint.simulation.augmentation import Augmenter, Imaginer
 from counterpoint.tasks.base import Task
 from counterpoint.tasks.synthetic import Additive, Heteroscedastic, sample
 from recipes import BRIEF, DENSITY, MODELS, ROWS, SCMS
@@ -318,7 +318,7 @@ def test_augmenting_keeps_the_real_rows_in_front() -> None:
 
 @pytest.mark.parametrize("alternatives", [0, 2])
 def test_a_piece_depends_on_the_seed_and_its_place_alone(alternatives: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("counterpoint.counterfactual.PIECE", 20)
+    monkeypatch.setattr("counterpoint.simulation.augmentation.PIECE", 20)
     data, augmenter = trials(50), Augmenter(alternatives)
     whole = augmenter.imagine(data, truth(), REACH, seed=3)
     pieces = [augmenter.piece(data[20 * i : 20 * i + 20], i, truth(), REACH, seed=3) for i in (2, 0, 1)]

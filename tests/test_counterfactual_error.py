@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from counterpoint.core.errors import CounterpointError
 from counterpoint.data.jobs import NO_THETA
 from counterpoint.data.spaces import Box
 from counterpoint.data.transitions import Transitions
-from counterpoint.errors import CounterpointError
-from counterpoint.evaluation.counterfactual_error import Yardstick, counterfactual_error, questions, score
 from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks.base import KnownSCM
 from counterpoint.tasks.cartpole import CartPole
 from counterpoint.tasks.synthetic import Heteroscedastic, OneStep, Triangular, sample
+from reproduction.measures.counterfactual_error import Yardstick, counterfactual_error, questions, score
 
 
 @dataclass

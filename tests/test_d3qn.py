@@ -10,16 +10,16 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 import counterpoint
+from counterpoint.core.errors import CounterpointError
+from counterpoint.core.seeding import generator
 from counterpoint.data.jobs import Job
 from counterpoint.data.spaces import ActionSpace, Box, Discrete
 from counterpoint.data.transitions import Transitions, concatenate, first_outcome
-from counterpoint.errors import CounterpointError
+from counterpoint.learners.d3qn import D3QN, QLearner, greedy_by, table
 from counterpoint.nets.dueling import DuelingQ
 from counterpoint.nets.stacked import StackedLinear, initialise
 from counterpoint.nets.training import Monitor, Schedule
-from counterpoint.policies.d3qn import D3QN, QLearner, greedy_by, table
-from counterpoint.policies.qnetwork import QPolicy
-from counterpoint.seeding import generator
+from counterpoint.policies.q import QPolicy
 from counterpoint.simulation.rollout import Actor
 from counterpoint.tasks.base import Task
 

@@ -9,11 +9,11 @@ import polars as pl
 import pytest
 import torch
 
-from counterpoint.data.dataframe import from_dataframe
+from counterpoint.core.errors import CounterpointError, CounterpointWarning
 from counterpoint.data.spaces import Box, Discrete
 from counterpoint.data.storage import read, write
+from counterpoint.data.tables.dataframe import from_dataframe
 from counterpoint.data.transitions import COLUMNS, NAMES, Transitions, concatenate
-from counterpoint.errors import CounterpointError, CounterpointWarning
 
 ROLES: dict[str, Any] = {"subject": "id", "time": "hour", "state": ["HR", "BP"], "action": "dose", "reward": "r"}
 SECRET = 77.125

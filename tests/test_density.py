@@ -8,13 +8,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from zuko.transforms import MonotonicRQSTransform
 
+from counterpoint.core.seeding import generator
 from counterpoint.data.jobs import Job, Padded
-from counterpoint.nets.conditional import ConditionalLaw, Parents
-from counterpoint.nets.laws import Gaussian, Law, Mixture, Raw, SkewedSpline, Spline
-from counterpoint.nets.likelihood import Likelihood, LikelihoodLearner, VariationPenalty
-from counterpoint.nets.spline import SplineTable
-from counterpoint.nets.training import Schedule
-from counterpoint.scm.density import (
+from counterpoint.models.scm.density import (
     DefaultLikelihood,
     DensitySCM,
     LawMechanism,
@@ -24,8 +20,12 @@ from counterpoint.scm.density import (
     quantile,
     spline_flow,
 )
-from counterpoint.scm.graph import fit_graph
-from counterpoint.seeding import generator
+from counterpoint.models.scm.graph import fit_graph
+from counterpoint.nets.conditional import ConditionalLaw, Parents
+from counterpoint.nets.laws import Gaussian, Law, Mixture, Raw, SkewedSpline, Spline
+from counterpoint.nets.likelihood import Likelihood, LikelihoodLearner, VariationPenalty
+from counterpoint.nets.spline import SplineTable
+from counterpoint.nets.training import Schedule
 from counterpoint.tasks.synthetic import TRIANGLE_NLIN, Independent, Skewed, sample
 
 LAWS = [Gaussian(), Spline(), SkewedSpline(), Mixture()]
@@ -304,14 +304,14 @@ class TestDensitySCM:
         rows = sample(Independent(), 100, 0)
         model = QUICK.fit(rows)
         whole = model.abduct(rows)
-        monkeypatch.setattr("counterpoint.scm.density.BLOCK", 64)
+        monkeypatch.setattr("counterpoint.models.scm.density.BLOCK", 64)
         torch.testing.assert_close(model.abduct(rows), whole)
 
     def test_few_rows_are_fitted_briefly_whoever_is_fitted_beside_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A short log and a long one together are what each is alone; a training of one's own is left as it is."""
         careful, brief = (replace(BRIEF, schedule=Schedule(steps=steps)) for steps in (20, 10))
-        monkeypatch.setattr("counterpoint.scm.density.CAREFUL", careful)
-        monkeypatch.setattr("counterpoint.scm.density.BRIEF", brief)
+        monkeypatch.setattr("counterpoint.models.scm.density.CAREFUL", careful)
+        monkeypatch.setattr("counterpoint.models.scm.density.BRIEF", brief)
         usual = replace(QUICK, likelihood=DefaultLikelihood(), few_rows=40)
         jobs = [Job(sample(Independent(), count, 0), seed) for seed, count in enumerate((60, 40, 41))]
         together = usual.fit_many(jobs)
@@ -326,7 +326,7 @@ class TestDensitySCM:
     def test_a_likelihood_that_is_given_is_used_as_it_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Also one with the numbers that the default has for many rows; only the default is shorter for few."""
         used: list[Likelihood] = []
-        monkeypatch.setattr("counterpoint.scm.density.fit_by_likelihood", lambda *told: used.append(told[3]))
+        monkeypatch.setattr("counterpoint.models.scm.density.fit_by_likelihood", lambda *told: used.append(told[3]))
         rows = sample(Independent(), 40, 0)
         given = Likelihood(Schedule(steps=3000, check_every=50, patience=15, rate="one-cycle"), learning_rate=5e-3)
         fitted = [recipe.fit(rows) for recipe in (DensitySCM(likelihood=given), DensitySCM(), DensitySCM(few_rows=0))]

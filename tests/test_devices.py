@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import counterpoint as cp
-from counterpoint.commands import train
-from counterpoint.scm.base import StructuralCausalModel
+from counterpoint.cli import train
+from counterpoint.models.scm.base import StructuralCausalModel
 from pretend_gpu import pretended_gpu
 from short_methods import UPDATES, fitted, short_methods, sizes
 from test_cli import command

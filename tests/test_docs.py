@@ -12,7 +12,7 @@ import pytest
 import tyro
 
 import counterpoint
-from counterpoint.cli import Command, main
+from counterpoint.cli.main import Command, main
 from strangers import settle
 
 SHAPES = False

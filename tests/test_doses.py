@@ -196,10 +196,10 @@ def test_many_doses_warn_and_are_refused_before_a_model_is_fitted(monkeypatch: p
         raise AssertionError("a model was fitted for nothing")
 
     monkeypatch.setattr(cp.DensitySCM, "fit_many", fit_many)
-    assert "the doses are continuous; cut them" in refused(lambda: cp.General().fit(rows, Pays(rows.actions)))
+    assert "the doses are continuous; cut them" in refused(lambda: cp.CTRLg().fit(rows, Pays(rows.actions)))
     binned = load(state="lactate", action="dose", actions=Bins())
     with pytest.raises(AssertionError, match="for nothing"):
-        cp.General().fit(binned, Pays(binned.actions))
+        cp.CTRLg().fit(binned, Pays(binned.actions))
 
 
 NAN, INF = float("nan"), float("inf")

@@ -7,24 +7,24 @@ from pathlib import Path
 import pytest
 import torch
 
-from counterpoint import artifacts
-from counterpoint.counterfactual import Augmenter
+from counterpoint.core import artifacts
+from counterpoint.core.errors import CounterpointError
+from counterpoint.core.seeding import generator
 from counterpoint.data.jobs import Job, Origin, context
 from counterpoint.data.knowledge import Knowledge
 from counterpoint.data.schema import Column, Schema
 from counterpoint.data.spaces import Box
 from counterpoint.data.transitions import GOES_ON, Transitions, concatenate, first_outcome
-from counterpoint.dynamics.base import DynamicsModel, DynamicsRecipe, HeadNetwork
-from counterpoint.dynamics.deterministic import Deterministic, Point
-from counterpoint.dynamics.gaussian import DiagonalGaussian, GaussianDynamics
-from counterpoint.dynamics.hazards import pick
-from counterpoint.dynamics.mixture import JointMixture, MixtureDynamics
-from counterpoint.dynamics.outcome import LearnedTask, Outcome
-from counterpoint.errors import CounterpointError
-from counterpoint.library import load
+from counterpoint.models.dynamics.base import DynamicsModel, DynamicsRecipe, HeadNetwork
+from counterpoint.models.dynamics.deterministic import Deterministic, Point
+from counterpoint.models.dynamics.gaussian import DiagonalGaussian, GaussianDynamics
+from counterpoint.models.dynamics.hazards import pick
+from counterpoint.models.dynamics.mixture import JointMixture, MixtureDynamics
+from counterpoint.models.dynamics.outcome import LearnedTask, Outcome
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Schedule
-from counterpoint.seeding import generator
+from counterpoint.registry import load
+from counterpoint.simulation.augmentation import Augmenter
 
 torch.set_num_threads(1)
 

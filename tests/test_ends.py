@@ -5,17 +5,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from counterpoint.counterfactual import Augmenter
 from counterpoint.data.jobs import Job
 from counterpoint.data.transitions import Transitions
-from counterpoint.dynamics.outcome import LearnedTask, Outcome
-from counterpoint.evaluation.true_return import evaluate_many, returns
-from counterpoint.methods.general import General
+from counterpoint.learners.ctrl_g import CTRLg
+from counterpoint.learners.d3qn import D3QN
+from counterpoint.models.dynamics.outcome import LearnedTask, Outcome
+from counterpoint.models.scm.base import StructuralCausalModel
+from counterpoint.models.scm.density import location_scale
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Monitor, Schedule
-from counterpoint.policies.d3qn import D3QN
-from counterpoint.scm.base import StructuralCausalModel
-from counterpoint.scm.density import location_scale
+from counterpoint.ope.true_return import returns, true_returns
+from counterpoint.simulation.augmentation import Augmenter
 from counterpoint.simulation.models import ModelSimulator
 from counterpoint.simulation.rollout import Rollout
 from counterpoint.simulation.trials import random_policy, simulate
@@ -115,7 +115,7 @@ def test_a_policy_that_knows_of_ends_beats_one_that_does_not() -> None:
     jobs = [Job(logged(150, seed), seed) for seed in range(3)]
     tasks = Outcome(discount=WARD.discount, likelihood=QUICK).fit_many(jobs)
     learner = D3QN((32, 32), Schedule(steps=400, check_every=100, rate="linear"), 64, 2e-3, tau=0.02, huber=10.0)
-    method = General(SCM, learner=learner)
+    method = CTRLg(SCM, learner=learner)
     models = method.fit_models(jobs, Monitor(), "cpu")
 
     def value(wrapped: list[Task]) -> float:
@@ -123,6 +123,6 @@ def test_a_policy_that_knows_of_ends_beats_one_that_does_not() -> None:
         for job, model, task in zip(jobs, models, wrapped, strict=True):
             augmented = method.augment(job, model, task)
             policies.append(method.learn([augmented], [model], task, Monitor(), "cpu")[0].selected)
-        return float(evaluate_many(policies, WARD, 500).mean())
+        return float(true_returns(policies, WARD, 500).mean())
 
     assert value(list(tasks)) > value([Endless(task) for task in tasks]) + 0.5

@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 
 import counterpoint as cp
-from counterpoint.evaluation.off_policy.compare import Comparison
-from counterpoint.report.results import read_csv
-from counterpoint.runs import Run
-from counterpoint.scm.findings import Finding, Report
+from counterpoint.checks.findings import CheckReport, Finding
+from counterpoint.core.results import read_csv
+from counterpoint.ope.compare import PolicyComparison
+from counterpoint.run import Run
 from counterpoint.tasks.cartpole import CartPole
 from test_cli import command
 from test_personal_commands import refused
@@ -42,7 +42,7 @@ def table(subjects: int = 240, steps: int = 4, seed: int = 0) -> pd.DataFrame:
 def small() -> Iterator[None]:
     """A learned task that is quick to fit."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("counterpoint.commands.fit.Outcome", lambda: SMALL_OUTCOME)
+        patch.setattr("counterpoint.cli.fit.Outcome", lambda: SMALL_OUTCOME)
         yield
 
 
@@ -182,7 +182,7 @@ def distrust(run: Path, *more: str) -> None:
     """Checks that distrust the run's model."""
     reasons = ("Noise depends on the action.", *more)
     findings = tuple(Finding(reason, 1.0, 0.1, False, reason) for reason in reasons)
-    found = json.dumps(Report(findings, 100, True, ("x",)).to_json())
+    found = json.dumps(CheckReport(findings, 100, True, ("x",)).to_json())
     Run(run).keep("check", lambda path: path.write_text(found), ["scm"])
 
 
@@ -237,7 +237,7 @@ def test_continuous_doses_are_judged_inside_the_model(tmp_path: Path, capsys) ->
 def test_runs_side_by_side(folder: Path, tmp_path: Path, capsys) -> None:
     command("compare", folder / "d3qn", folder / "search", "--out", tmp_path, *QUICK)
     said = capsys.readouterr().out
-    found = Comparison.from_json(json.loads((tmp_path / "comparison.json").read_text()))
+    found = PolicyComparison.from_json(json.loads((tmp_path / "comparison.json").read_text()))
     assert [each.policy for each in found.evaluations] == ["d3qn", "search"]
     assert len(found.pairs) == 1
     rows = read_csv(tmp_path / "comparison.csv")

@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 import torch
 
-from counterpoint.evaluation.off_policy.case import Judging
-from counterpoint.experiments import evaluation
-from counterpoint.experiments.evaluation import EvaluationBenchmark
-from counterpoint.experiments.known_policies import GROUNDS, finite_ground, tumour_ground
-from counterpoint.report.evaluation_bench import COLUMNS, evaluation_bench_page, right
-from counterpoint.report.results import read_csv
-from counterpoint.tasks.finite import FiniteProcess
+from counterpoint.core.results import read_csv
+from counterpoint.ope.problem import OPESettings
+from reproduction import evaluation
+from reproduction.evaluation import EvaluationBenchmark
+from reproduction.known_policies import GROUNDS, finite_ground, tumour_ground
+from reproduction.pages.evaluation_bench import COLUMNS, evaluation_bench_page, right
+from reproduction.tasks.finite import FiniteProcess
 from tables import refused
 
 CHANCE = torch.tensor([[[0.4, 0.2, 0.2, 0.2], [0.2, 0.2, 0.1, 0.5]], [[0.3, 0.4, 0.1, 0.2], [0.2, 0.3, 0.4, 0.1]]])
 EXPERT = torch.tensor([[0.6, 0.4], [0.5, 0.5]])
 RESULTS = Path(__file__).parents[1] / "results"
-SMALL = Judging(others=(), draws=50, critic_draws=5)
+SMALL = OPESettings(others=(), draws=50, critic_draws=5)
 
 
 @pytest.fixture

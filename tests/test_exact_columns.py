@@ -3,27 +3,27 @@
 import torch
 
 import counterpoint as cp
-from counterpoint.scm.effects.changes import Layout
-from counterpoint.scm.effects.choosing import choose_factors
-from counterpoint.scm.effects.linear import fit
-from counterpoint.scm.effects.prepared import Table, prepare
+from counterpoint.models.scm.effects.changes import EquationForm
+from counterpoint.models.scm.effects.choosing import choose_factors
+from counterpoint.models.scm.effects.linear import fit
+from counterpoint.models.scm.effects.prepared import EffectsTable, prepare
 from counterpoint.tasks import tumour
 
 PATIENTS = 60
 
 
-def table() -> tuple[Table, tumour.TumourResponse]:
+def table() -> tuple[EffectsTable, tumour.TumourResponse]:
     """Records of patients; the drug's concentration is a function of state and action."""
     response = tumour.population(PATIENTS, 100)
     task = cp.Tumour(response=response)
     rows = cp.simulate(task, cp.random_policy(task), PATIENTS, 30, 100)
-    return Table(torch.cat([rows.state, rows.action], 1), rows.state, rows.next_state, rows.subject), response
+    return EffectsTable(torch.cat([rows.state, rows.action], 1), rows.state, rows.next_state, rows.subject), response
 
 
 def test_who_responds_is_found_beside_a_column_without_noise() -> None:
     rows, response = table()
     for combined in (False, True):
-        layout = Layout(("difference", "difference"), (), (), combined=combined)
+        layout = EquationForm(("difference", "difference"), (), (), combined=combined)
         assert choose_factors(rows, layout, 4, 0) >= 2
         ready = prepare(rows, layout, 2)
         theta, _ = fit(ready.sums, 2).posterior(ready.sums)
@@ -35,7 +35,7 @@ def test_who_responds_is_found_beside_a_column_without_noise() -> None:
 
 def test_its_equation_is_exact_and_no_factor_bends_it() -> None:
     rows, _ = table()
-    ready = prepare(rows, Layout(("difference", "difference"), (), ()), 2)
+    ready = prepare(rows, EquationForm(("difference", "difference"), (), ()), 2)
     found = ready.effects(fit(ready.sums, 2))
     units = ready.rows.units
     slope = found.mean[1:, 1].float() * units.change[1] / units.x[1]
@@ -46,6 +46,6 @@ def test_its_equation_is_exact_and_no_factor_bends_it() -> None:
 def test_a_column_that_never_changes_is_no_obstacle() -> None:
     rows, _ = table()
     still = torch.zeros(len(rows.state), 1)
-    wide = Table(torch.cat([rows.told, still], 1), rows.state, rows.after, rows.subject)
-    ready = prepare(wide, Layout(("difference", "difference"), (), ()), 2)
+    wide = EffectsTable(torch.cat([rows.told, still], 1), rows.state, rows.after, rows.subject)
+    ready = prepare(wide, EquationForm(("difference", "difference"), (), ()), 2)
     assert bool(fit(ready.sums, 2).effect.isfinite().all())

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from counterpoint.core.errors import CounterpointError
 from counterpoint.data.jobs import Job
-from counterpoint.errors import CounterpointError
-from counterpoint.experiments.executors import Auto, Executor, InProcess, Joblib, Ray
-from counterpoint.experiments.runner import run
-from counterpoint.experiments.workers import Failure, Report, silent
 from counterpoint.nets.training import Monitor
 from counterpoint.policies.base import Learned, PolicyLearner
 from counterpoint.tasks.base import Task
+from reproduction.executors import Auto, Executor, InProcess, Joblib, Ray
+from reproduction.runner import run
+from reproduction.workers import Failure, Report, silent
 from test_grid import TINY, tiny_grid
 
 SHAPES = False
@@ -100,7 +100,7 @@ def crowded(path: Path, report: Report) -> int:
 
 
 def test_memory_that_neighbours_hold_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("counterpoint.experiments.workers.PATIENCE", 0.01)
+    monkeypatch.setattr("reproduction.workers.PATIENCE", 0.01)
     outcomes = dict(Joblib(1).run(crowded, [tmp_path / "once", tmp_path / "always"], silent))
     assert outcomes == {0: 2, 1: Failure("OutOfMemoryError: CUDA out of memory", 3)}
 
@@ -123,8 +123,8 @@ def holding(task: tuple[str, Path], report: Report) -> int:
 def test_memory_is_waited_for_as_long_as_a_neighbour_is_at_work(
     longest: float, fewest: int, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("counterpoint.experiments.workers.PATIENCE", 0.02)
-    monkeypatch.setattr("counterpoint.experiments.workers.LONGEST_PATIENCE", longest)
+    monkeypatch.setattr("reproduction.workers.PATIENCE", 0.02)
+    monkeypatch.setattr("reproduction.workers.LONGEST_PATIENCE", longest)
     memory = tmp_path / "memory"
     memory.touch()
     outcomes = dict(Joblib(2).run(holding, [("holds", memory), ("needs", memory)], silent))

@@ -31,7 +31,7 @@ def policy() -> PersonalPolicy:
     units = {"returns": torch.zeros(1), "mean": torch.zeros(1, 4), "spread": torch.ones(1, 4)}
     made = {"numbers": weights.flatten(), **units}
     rule = SearchedPolicy(cp.Search(recipe), made, job.data.schema, Origin.of(job))
-    personal = cp.Personal(cp.Search(recipe), groups=None)
+    personal = cp.CTRLp(cp.Search(recipe), groups=None)
     return PersonalPolicy(personal, model, None, [rule], job.data.schema, Origin.of(job))
 
 

@@ -11,9 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from counterpoint.errors import CounterpointError
-from counterpoint.report import figures, heatmap, results, style
-from counterpoint.report.paper import paper_points, paper_returns_by_gravity, paper_returns_by_size
+from counterpoint.core import results
+from counterpoint.core.errors import CounterpointError
+from counterpoint.page import returns as figures
+from counterpoint.page import style
+from reproduction.pages import heatmap
+from reproduction.pages.paper import paper_points, paper_returns_by_gravity, paper_returns_by_size
 
 matplotlib = pytest.importorskip("matplotlib")
 

@@ -10,11 +10,11 @@ from torch import Tensor
 from counterpoint.data.schema import Column, Schema
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import GOES_ON, Transitions, concatenate
-from counterpoint.evaluation.off_policy.backups import feasible
-from counterpoint.evaluation.off_policy.critic import Critic, fitted_q_evaluation
-from counterpoint.evaluation.off_policy.episodes import Episodes, Question, resampled
-from counterpoint.evaluation.off_policy.fqe import FQE
 from counterpoint.nets.training import Monitor
+from counterpoint.ope.backups import feasible
+from counterpoint.ope.critic import Critic, fitted_q_evaluation
+from counterpoint.ope.episodes import Episodes, Question, resampled
+from counterpoint.ope.fqe import FQE
 from tables import refused
 
 STATES, ACTIONS, STEPS, SUBJECTS = 4, 3, 6, 120

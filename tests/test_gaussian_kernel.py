@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from counterpoint.dynamics.gaussian import GaussianDynamics
+from counterpoint.models.dynamics.gaussian import GaussianDynamics
 from counterpoint.nets.stacked import initialise
 
 CASES = [((64, 64), 4, 5, 70), ((20, 48), 2, 3, 7), ((128, 16), 7, 30, 64)]
@@ -17,7 +17,7 @@ WIDE = [(129, 16), (64,), (32, 32, 32)]
 
 def difference(hidden: tuple[int, int], size: int, told: int, rows: int, device: str) -> float:
     """The largest difference of the kernel's states from those of the layers, three members with units of their own."""
-    from counterpoint.dynamics.gaussian_kernel import gaussian_step, layers_that_fit
+    from counterpoint.models.dynamics.gaussian_kernel import gaussian_step, layers_that_fit
 
     network = GaussianDynamics(3, hidden, batch_norm=False).build(size, told, 3).network
     initialise(network, [1, 2, 3])
@@ -48,7 +48,7 @@ def test_kernel_is_the_step_layer_by_layer(case: int) -> None:
 @pytest.mark.parametrize("hidden", WIDE)
 def test_kernel_does_no_network_of_another_form(hidden: tuple[int, ...]) -> None:
     pytest.importorskip("triton")
-    from counterpoint.dynamics.gaussian_kernel import layers_that_fit
+    from counterpoint.models.dynamics.gaussian_kernel import layers_that_fit
 
     assert not layers_that_fit(GaussianDynamics(2, hidden, batch_norm=False).build(4, 5, 2).network)
     assert not layers_that_fit(GaussianDynamics(2, (16, 16), batch_norm=True).build(4, 5, 2).network)

@@ -15,10 +15,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 import counterpoint as cp
+from counterpoint.core.errors import CounterpointError
+from counterpoint.core.seeding import generator
 from counterpoint.data.jobs import Job, context
 from counterpoint.data.spaces import Box
 from counterpoint.data.transitions import Transitions
-from counterpoint.dynamics.gaussian_process import (
+from counterpoint.learners.evolution import CrossEntropy
+from counterpoint.learners.search import Search
+from counterpoint.models.dynamics.gaussian_process import (
     TRIANGLE,
     GaussianProcess,
     Kernels,
@@ -26,11 +30,7 @@ from counterpoint.dynamics.gaussian_process import (
     ProcessMechanism,
     known_part,
 )
-from counterpoint.errors import CounterpointError
 from counterpoint.nets.training import Monitor, Schedule
-from counterpoint.policies.evolution import CrossEntropy
-from counterpoint.policies.search import Search
-from counterpoint.seeding import generator
 from counterpoint.simulation.models import ModelSimulator
 
 torch.set_num_threads(1)

@@ -8,24 +8,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from counterpoint.counterfactual import Augmenter
+from counterpoint.core.errors import CounterpointError
+from counterpoint.core.seeding import derive
 from counterpoint.data.jobs import Job
 from counterpoint.data.transitions import Transitions
-from counterpoint.errors import CounterpointError
-from counterpoint.methods.general import General
+from counterpoint.learners.ctrl_g import CTRLg
+from counterpoint.learners.d3qn import D3QN
 from counterpoint.nets.training import Monitor, Schedule
 from counterpoint.policies.base import Policy
-from counterpoint.policies.d3qn import D3QN
-from counterpoint.seeding import derive
+from counterpoint.simulation.augmentation import Augmenter
 from counterpoint.simulation.rollout import Actor
-from counterpoint.simulation.selection import Rollouts
+from counterpoint.simulation.selection import RolloutSelection
 from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks.cartpole import CartPole
 from recipes import BRIEF, DENSITY, MODELS, SCMS
 
 TASK = CartPole()
 LEARNER = D3QN(hidden=(16,), schedule=Schedule(steps=120, rate="linear"), batch=32)
-GENERAL = General(DENSITY, Augmenter(3), LEARNER, Rollouts(starts=4, horizon=30))
+GENERAL = CTRLg(DENSITY, Augmenter(3), LEARNER, RolloutSelection(starts=4, horizon=30))
 CHECKED = replace(GENERAL, learner=replace(LEARNER, schedule=Schedule(steps=120, check_every=40)))
 
 
@@ -79,14 +79,14 @@ def test_the_checkpoint_is_the_best_inside_ones_own_model() -> None:
 def test_unless_told_otherwise_a_checkpoint_is_selected() -> None:
     seen: list[Tensor] = []
 
-    class Watched(Rollouts):
+    class Watched(RolloutSelection):
         def selector(self, models: Any, jobs: Any, task: Any) -> Any:
             score = super().selector(models, jobs, task)
             return lambda actor: seen.append(score(actor)) or seen[-1]
 
-    usual = General().learner.schedule
+    usual = CTRLg().learner.schedule
     learner = replace(LEARNER, schedule=replace(usual, steps=2 * usual.check_every))
-    General(DENSITY, learner=learner, selection=Watched(2, 10)).fit(logged(), TASK)
+    CTRLg(DENSITY, learner=learner, selection=Watched(2, 10)).fit(logged(), TASK)
     assert len(seen) == 2
 
 
@@ -135,7 +135,7 @@ def test_a_run_stopped_in_either_part_resumes_to_the_same_policy(stage: str, tmp
 
 def test_a_checkpoint_chosen_by_another_selection_is_not_taken_up(tmp_path: Path) -> None:
     CHECKED.fit(logged(), TASK, monitor=Monitor(tmp_path))
-    other = replace(CHECKED, selection=Rollouts(starts=4, horizon=31))
+    other = replace(CHECKED, selection=RolloutSelection(starts=4, horizon=31))
     with pytest.raises(CounterpointError, match="belongs to another recipe"):
         other.fit(logged(), TASK, monitor=Monitor(tmp_path, resume=True))
 

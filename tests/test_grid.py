@@ -16,40 +16,40 @@ from typing import Any
 import pytest
 import torch
 
-from counterpoint.commands.parts import WITHOUT_FAILURES
-from counterpoint.commands.reproduce import Reproduce
+from counterpoint.core.errors import CounterpointError
+from counterpoint.core.results import read_csv
+from counterpoint.core.seeding import derive
 from counterpoint.data.jobs import Job
-from counterpoint.errors import CounterpointError
-from counterpoint.evaluation.true_return import evaluate
-from counterpoint.experiments.ablations import REFERENCE, ablation_comparisons, ablations
-from counterpoint.experiments.executors import InProcess, Joblib, Ray
-from counterpoint.experiments.grid import Arm, Behaviour, Grid, Protocol, code_version, logs
-from counterpoint.experiments.runner import read_cell, run
-from counterpoint.experiments.sd import SEARCH_MIRROR, quick_sd, sd, sd_comparisons
-from counterpoint.experiments.summary import differences, levels, selection, write_summary
-from counterpoint.methods.arms import CTRL_G, PAPER_NAMES, PILCO, ROLLOUTS, SEARCH, adversarial_arms
-from counterpoint.methods.general import General
+from counterpoint.learners.ctrl_g import CTRLg
+from counterpoint.learners.d3qn import D3QN
+from counterpoint.learners.methods import CTRL_G, PAPER_NAMES, PILCO, ROLLOUTS, SEARCH, adversarial_arms
+from counterpoint.models.scm.density import DensitySCM
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Monitor, Schedule
+from counterpoint.ope.true_return import true_return
 from counterpoint.policies.base import Learned, PolicyLearner
-from counterpoint.policies.d3qn import D3QN
-from counterpoint.report.paper import paper_returns_by_size
-from counterpoint.report.results import read_csv
-from counterpoint.scm.density import DensitySCM
-from counterpoint.seeding import derive
-from counterpoint.simulation.selection import Rollouts
+from counterpoint.simulation.selection import RolloutSelection
 from counterpoint.simulation.trials import trial_subset
 from counterpoint.tasks import tumour
 from counterpoint.tasks.base import KnownSCM, Task
 from counterpoint.tasks.cartpole import CartPole
+from reproduction.ablations import REFERENCE, ablation_comparisons, ablations
+from reproduction.commands.parts import WITHOUT_FAILURES
+from reproduction.commands.reproduce import Reproduce
+from reproduction.executors import InProcess, Joblib, Ray
+from reproduction.grid import Arm, Behaviour, Grid, Protocol, code_version, logs
+from reproduction.pages.paper import paper_returns_by_size
+from reproduction.runner import read_cell, run
+from reproduction.sd import SEARCH_MIRROR, quick_sd, sd, sd_comparisons
+from reproduction.summary import differences, levels, selection, write_summary
 
 SHAPES = False
 
 TINY = D3QN((8, 8), Schedule(steps=150, rate="linear"), batch=16)
-TINY_CTRL_G = General(
+TINY_CTRL_G = CTRLg(
     DensitySCM(ensemble=1, hidden=(8,), likelihood=Likelihood(Schedule(steps=100, check_every=25))),
     learner=replace(TINY, schedule=Schedule(steps=100, check_every=50)),
-    selection=Rollouts(starts=2, horizon=10),
+    selection=RolloutSelection(starts=2, horizon=10),
 )
 PROTOCOL = Protocol(logged_trials=10, evaluation_trials=3)
 
@@ -90,7 +90,7 @@ def code(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
     def become(version: str) -> None:
         for module in ("grid", "runner"):
-            monkeypatch.setattr(f"counterpoint.experiments.{module}.code_version", lambda: version)
+            monkeypatch.setattr(f"reproduction.{module}.code_version", lambda: version)
 
     return become
 
@@ -147,7 +147,7 @@ def test_the_code_of_a_cell_is_what_makes_its_numbers(tmp_path: Path, monkeypatc
     for name in (*matters, *shows):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("one\n")
-    monkeypatch.setattr("counterpoint.experiments.grid.__file__", str(root / "experiments" / "grid.py"))
+    monkeypatch.setattr("reproduction.grid.__file__", str(root / "experiments" / "grid.py"))
     before = code_version.__wrapped__()
     for name in (*matters, *shows):
         (root / name).write_text("two\n")
@@ -180,7 +180,7 @@ def test_a_grid_runs_in_any_simulator(tmp_path: Path):
     assert len(ran.rows) == 8
     log = logs(task, "random", (1,), PROTOCOL)[1]
     policy = TINY.fit(trial_subset(log, 5), task, derive(1, "training"))
-    by_hand = evaluate(policy, task, PROTOCOL.evaluation_trials, PROTOCOL.evaluation_seed)
+    by_hand = true_return(policy, task, PROTOCOL.evaluation_trials, PROTOCOL.evaluation_seed)
     (row,) = [row for row in ran.rows if (row["method"], row["trials"], row["seed"]) == ("D3QN", 5, 1)]
     assert row["return_last"] == pytest.approx(float(by_hand.mean()), rel=1e-4)
     for path in (tmp_path / "tiny" / "cells").iterdir():
@@ -259,9 +259,9 @@ def test_checkpoints_of_something_else_are_not_taken_up(tmp_path: Path):
 
 @pytest.mark.parametrize("behaviour", ["random", "non-random"])
 def test_logs_are_paired_and_nested_and_hide_the_noise(behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("counterpoint.experiments.grid.BEHAVIOUR_BLOCK", 2)
-    monkeypatch.setattr("counterpoint.methods.behaviour.EPISODES", 2)
-    monkeypatch.setattr("counterpoint.methods.behaviour.LEARNER", TINY)
+    monkeypatch.setattr("reproduction.grid.BEHAVIOUR_BLOCK", 2)
+    monkeypatch.setattr("reproduction.behaviour.EPISODES", 2)
+    monkeypatch.setattr("reproduction.behaviour.LEARNER", TINY)
     alone = logs(CartPole(), behaviour, (1,), PROTOCOL)[1]
     together = logs(CartPole(), behaviour, (0, 1), PROTOCOL)
     longer = logs(CartPole(), behaviour, (1,), replace(PROTOCOL, logged_trials=20))[1]

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 import counterpoint as cp
-from counterpoint.model import SubjectFactors
-from counterpoint.scm.groups import Groups, evidence_of
+from counterpoint.models.base import SubjectFactors
+from counterpoint.models.groups import Groups, evidence_of
 from effects import by_hand, generator, responders
 from tables import refused
 

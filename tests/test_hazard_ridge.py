@@ -4,8 +4,8 @@ import math
 
 import torch
 
-from counterpoint.dynamics.base import HeadNetwork
-from counterpoint.dynamics.hazards import Softmax, logistic
+from counterpoint.models.dynamics.base import HeadNetwork
+from counterpoint.models.dynamics.hazards import Softmax, logistic
 
 
 def test_noise_is_given_the_strongest_ridge_because_held_out_subjects_decide() -> None:

@@ -9,29 +9,22 @@ from typing import Any
 import pytest
 import torch
 
-from counterpoint.commands.reproduce import Reproduce
+from counterpoint.core.errors import CounterpointError
+from counterpoint.core.results import read_csv
 from counterpoint.data.jobs import Job
-from counterpoint.errors import CounterpointError
-from counterpoint.experiments import hd
-from counterpoint.experiments.executors import InProcess
-from counterpoint.experiments.grid import Behaviour, Protocol
-from counterpoint.experiments.groups import (
-    Cell,
-    GroupAccuracy,
-    likelihood_bound,
-    matched_accuracy,
-    population,
-    run_cell,
-)
-from counterpoint.experiments.hd import HD, TASKS, _split, kept_logs
-from counterpoint.experiments.hd_arms import HDArm, hd_arms
+from counterpoint.learners.d3qn import D3QN
+from counterpoint.models.scm.random_effects import RandomEffects
 from counterpoint.nets.training import Schedule
 from counterpoint.policies.base import Learned
-from counterpoint.policies.d3qn import D3QN
-from counterpoint.report.hd import hd_page, means
-from counterpoint.report.results import read_csv
-from counterpoint.scm.random_effects import RandomEffects
 from counterpoint.tasks.cartpole import PLANETS
+from reproduction import hd
+from reproduction.commands.reproduce import Reproduce
+from reproduction.executors import InProcess
+from reproduction.grid import Behaviour, Protocol
+from reproduction.groups import Cell, GroupAccuracy, likelihood_bound, matched_accuracy, population, run_cell
+from reproduction.hd import HD, TASKS, _split, kept_logs
+from reproduction.hd_arms import HDArm, hd_arms
+from reproduction.pages.hd import hd_page, means
 
 PROTOCOL = Protocol(logged_trials=3, steps=10, evaluation_trials=2)
 TINY = D3QN((8,), Schedule(steps=30), batch=8)

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from counterpoint.experiments.summary import write_summary
-from counterpoint.report.hd import hd_page
-from counterpoint.report.headline import Headline
 from counterpoint.tasks.cartpole import PLANETS
+from reproduction.pages.hd import hd_page
+from reproduction.pages.headline import Headline
+from reproduction.summary import write_summary
 
 SEEDS = range(20)
 NOISE = np.random.default_rng(0).normal(size=(9, 20))

@@ -7,13 +7,13 @@ import torch
 
 import counterpoint as cp
 from counterpoint.data.jobs import Origin
-from counterpoint.evaluation.off_policy.episodes import Episodes
-from counterpoint.evaluation.off_policy.in_model import counterfactual_value, value_in_model
-from counterpoint.evaluation.off_policy.member_returns import MemberReturns
-from counterpoint.evaluation.replay import replay
-from counterpoint.policies.search import SearchedPolicy
+from counterpoint.learners.search import SearchedPolicy
+from counterpoint.ope.episodes import Episodes
+from counterpoint.ope.in_model import counterfactual_value, value_in_model
+from counterpoint.ope.member_returns import MemberReturns
+from counterpoint.ope.replay import replay
 from counterpoint.simulation.rollout import Rollout, TaskSimulator
-from counterpoint.simulation.truth import Truth
+from counterpoint.simulation.truth import TrueModel
 from recipes import BRIEF
 from tables import refused
 
@@ -30,7 +30,7 @@ def rule(numbers: list[float]) -> SearchedPolicy:
 TREATS = rule([0.8, -0.4, -0.6])
 LOG = cp.simulate(TASK, cp.random_policy(TASK), 800, STEPS, seed=3)
 EPISODES = Episodes.of(LOG)
-EXACT = Truth(TASK).fit(LOG)
+EXACT = TrueModel(TASK).fit(LOG)
 
 
 @torch.no_grad()
@@ -118,7 +118,7 @@ def test_a_fitted_model_is_asked_in_every_member() -> None:
 def test_every_part_of_many_episodes_meets_noise_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Episodes simulated apart are as independent as those simulated side by side: from one first state, and under one
     seed for all parts, both parts would earn the same."""
-    monkeypatch.setattr("counterpoint.evaluation.off_policy.in_model.AT_ONCE", 64)
+    monkeypatch.setattr("counterpoint.ope.in_model.AT_ONCE", 64)
     first = torch.zeros_like(LOG.step).index_fill_(0, EPISODES.places[:2, 0], 1).bool()
     alike = replace(LOG[first], state=LOG.state[:1].repeat(2, 1))
     long = replace(Episodes.of(alike), places=torch.tensor([[0] + [-1] * (STEPS - 1), [1] + [-1] * (STEPS - 1)]))
@@ -130,5 +130,5 @@ def test_every_part_of_many_episodes_meets_noise_of_its_own(monkeypatch: pytest.
 def test_what_does_not_fit_is_refused() -> None:
     cart = cp.CartPole()
     rows = cp.simulate(cart, cp.random_policy(cart), 2, 5, seed=0)
-    assert "policy" in refused(lambda: value_in_model(EPISODES, TREATS, Truth(cart).fit(rows), TASK))
+    assert "policy" in refused(lambda: value_in_model(EPISODES, TREATS, TrueModel(cart).fit(rows), TASK))
     assert "table" in refused(lambda: value_in_model(Episodes.of(rows), TREATS, EXACT, TASK))

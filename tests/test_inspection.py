@@ -14,14 +14,14 @@ import polars as pl
 import pytest
 import tyro
 
-from counterpoint.commands.check import Check
-from counterpoint.commands.column_flags import Columns
-from counterpoint.data.dataframe import from_dataframe
-from counterpoint.data.inspection import ColumnFacts, Inspection, Problem, inspect, markdown
-from counterpoint.data.layout import changes
-from counterpoint.data.missing import carried
+from counterpoint.cli.check import Check
+from counterpoint.cli.column_flags import Columns
+from counterpoint.core.errors import CounterpointError
 from counterpoint.data.storage import write
-from counterpoint.errors import CounterpointError
+from counterpoint.data.tables.dataframe import from_dataframe
+from counterpoint.data.tables.inspection import ColumnFacts, Inspection, TableProblem, check, markdown
+from counterpoint.data.tables.layout import changes
+from counterpoint.data.tables.missing import carried
 
 
 def ward(patients: int = 30, hours: int = 6, seed: int = 0, **changes: Any) -> pd.DataFrame:
@@ -46,7 +46,7 @@ def fact(found: Inspection, name: str) -> ColumnFacts:
     return next(each for each in found.columns if each.name == name)
 
 
-def problem(found: Inspection, words: str) -> Problem:
+def problem(found: Inspection, words: str) -> TableProblem:
     """The one problem that says so."""
     (one,) = [each for each in found.problems if words in each.what]
     return one
@@ -60,7 +60,7 @@ def calm(found: Inspection, words: str) -> bool:
 
 
 def test_a_plain_table_has_no_problem_and_loads_as_suggested() -> None:
-    found = inspect(ward())
+    found = check(ward())
     assert found.choices == {
         "subject": "patient_id",
         "time": "hour",
@@ -84,7 +84,7 @@ def test_every_kind_of_table_is_understood_alike(kind: str, tmp_path: Path) -> N
         "parquet": lambda: frame.to_parquet(path),
     }
     table = makers.get(kind, lambda: frame.to_csv(path, index=False, sep="\t" if kind == "tsv" else ","))()
-    found, plain = inspect(path if table is None else table), inspect(frame)
+    found, plain = check(path if table is None else table), check(frame)
     assert found.choices == plain.choices
     assert found.records == plain.records
     assert found.columns == plain.columns
@@ -93,7 +93,7 @@ def test_every_kind_of_table_is_understood_alike(kind: str, tmp_path: Path) -> N
 
 
 def test_what_is_given_is_not_guessed() -> None:
-    found = inspect(ward(), subject="patient_id", state=["lactate"], action="dose")
+    found = check(ward(), subject="patient_id", state=["lactate"], action="dose")
     assert found.guessed == ("time", "reward", "done")
     assert (fact(found, "lactate").role, fact(found, "lactate").guessed) == ("state", False)
     assert (fact(found, "hour").role, fact(found, "hour").guessed) == ("time", True)
@@ -118,7 +118,7 @@ def test_what_is_given_is_not_guessed() -> None:
     ],
 )
 def test_roles_are_guessed_by_name(role: str, old: str, name: str) -> None:
-    found = inspect(ward().rename(columns={old: name}))
+    found = check(ward().rename(columns={old: name}))
     assert name in found.choices[role]
     assert role in found.guessed
 
@@ -127,66 +127,64 @@ def test_roles_are_guessed_by_name(role: str, old: str, name: str) -> None:
     "name", ["ejection_fraction", "glucose", "HR", "patient_age", "lipid", "output_total", "mechvent", "input_total"]
 )
 def test_states_are_not_taken_for_something_else(name: str) -> None:
-    found = inspect(ward().rename(columns={"heart_rate": name}))
+    found = check(ward().rename(columns={"heart_rate": name}))
     assert found.choices["state"] == [name, "lactate", "sex"]
 
 
 def test_an_id_that_never_recurs_is_nobodys() -> None:
     frame = ward(row_id=np.arange(180), id=np.arange(180) + 1000)
-    found = inspect(frame)
+    found = check(frame)
     assert found.choices["subject"] == "patient_id"
     assert fact(found, "row_id").note == "numbers the rows"
-    assert "platelets" in inspect(ward(platelets=np.arange(180) % 60)).choices["state"]
+    assert "platelets" in check(ward(platelets=np.arange(180) % 60)).choices["state"]
     assert fact(found, "id").note == "an id"
 
 
 def test_several_stays_of_a_patient_are_episodes() -> None:
     frame = ward(subject_id=np.repeat(np.arange(15), 12), icustay_id=np.repeat(np.arange(30) + 7, 6))
-    found = inspect(frame.drop(columns="patient_id"))
+    found = check(frame.drop(columns="patient_id"))
     assert (found.choices["subject"], found.choices["episode"]) == ("subject_id", "icustay_id")
     assert (found.records.subjects, found.records.episodes, found.records.duplicates) == (15, 30, 0)
     assert (found.trial.error, found.trial.episodes) == ("", 30)
-    alike = inspect(frame.assign(subject_id=frame.icustay_id).drop(columns="patient_id"))
+    alike = check(frame.assign(subject_id=frame.icustay_id).drop(columns="patient_id"))
     assert "episode" not in alike.choices
 
 
 def test_the_time_is_what_tells_rows_apart() -> None:
     admitted = np.repeat(pd.date_range("2150-01-01", periods=30).to_numpy(), 6)
-    found = inspect(ward(admittime=admitted, hour_of_day=np.tile([0, 1, 0, 1, 0, 1], 30)))
+    found = check(ward(admittime=admitted, hour_of_day=np.tile([0, 1, 0, 1, 0, 1], 30)))
     assert found.choices["time"] == "hour"
     assert fact(found, "admittime").note == "a date"
-    clocks = inspect(ward(charttime=np.arange(180) * 7.5, day_of_birth=admitted), time="hour")
+    clocks = check(ward(charttime=np.arange(180) * 7.5, day_of_birth=admitted), time="hour")
     assert [fact(clocks, name).note for name in ("charttime", "day_of_birth")] == ["a date", "a date"]
-    unnamed = inspect(ward().rename(columns={"hour": "q"}))
+    unnamed = check(ward().rename(columns={"hour": "q"}))
     assert unnamed.choices["time"] == "q"
 
 
 def test_the_future_is_no_state() -> None:
     late = np.repeat(np.arange(30) % 3 == 0, 6)
-    found = inspect(
-        ward(mortality_90d=late, discharge_delay=np.arange(180) / 7, alive=~late, next_lactate=np.ones(180))
-    )
+    found = check(ward(mortality_90d=late, discharge_delay=np.arange(180) / 7, alive=~late, next_lactate=np.ones(180)))
     assert found.choices["state"] == ["heart_rate", "lactate", "sex"]
     assert "tells how it ends" in problem(found, "'discharge_delay'").what
     assert "overlaps" in problem(found, "'mortality_90d'").what
 
 
 def test_sums_that_may_hold_the_dose() -> None:
-    found = inspect(ward(input_total=np.arange(180) / 7))
+    found = check(ward(input_total=np.arange(180) / 7))
     assert found.choices["action"] == ["dose"]
     assert "know the action" in problem(found, "'input_total' may count the dose").why
 
 
 @pytest.mark.parametrize("name", ["re_admission", "length_of_stay", "case", "unit", "admission", "NO"])
 def test_what_only_looks_like_an_id(name: str) -> None:
-    found = inspect(ward(patients=40).rename(columns={"patient_id": "icustayid"}).assign(**{name: np.arange(240) % 3}))
+    found = check(ward(patients=40).rename(columns={"patient_id": "icustayid"}).assign(**{name: np.arange(240) % 3}))
     assert found.choices["subject"] == "icustayid"
     assert name in found.choices["state"]
 
 
 def test_a_general_end_beside_a_special_one() -> None:
     frame = ward(done=np.tile(np.arange(6) == 5, 30)).drop(columns="discharged")
-    found = inspect(frame)
+    found = check(frame)
     assert (found.choices["done"], found.choices["last"]) == (["died"], "terminal")
     assert found.trial.ends == {"died": 10, "ended": 20}
 
@@ -198,7 +196,7 @@ def test_next_states_and_stops_are_found() -> None:
         next_lactate=frame.lactate.shift(-1).fillna(0),
         truncated=(frame.hour == 5) & ~frame.died,
     )
-    found = inspect(frame)
+    found = check(frame)
     assert found.choices["next_state"] == ["next_heart_rate", "next_lactate"]
     assert found.choices["truncated"] == "truncated"
     assert (found.open_ends, found.trial.error, found.trial.rows, found.trial.stopped) == (0, "", 180, 20)
@@ -207,7 +205,7 @@ def test_next_states_and_stops_are_found() -> None:
 @pytest.mark.parametrize("role", ["subject", "time", "state", "action", "reward"])
 def test_a_missing_role_is_named_with_its_flag(role: str) -> None:
     gone = {"subject": ["patient_id"], "time": ["hour"], "state": ["heart_rate", "lactate", "sex"], "action": ["dose"]}
-    found = inspect(ward().drop(columns=gone.get(role, [role])).assign(note="x"))
+    found = check(ward().drop(columns=gone.get(role, [role])).assign(note="x"))
     assert role not in found.choices
     assert problem(found, "no column").flag == f"--{role} NAME"
     assert found.trial.error
@@ -217,10 +215,10 @@ def test_a_missing_role_is_named_with_its_flag(role: str) -> None:
 
 def test_a_wrong_name_is_one_line() -> None:
     with pytest.raises(CounterpointError, match="did you mean 'lactate'"):
-        inspect(ward(), state=["lactat"])
+        check(ward(), state=["lactat"])
     with pytest.raises(CounterpointError, match="does not name a column"):
-        inspect(ward(), state=3)  # pyright: ignore[reportArgumentType]
-    assert inspect(ward(), state=pd.Index(["sex"]), done=None).choices["state"] == ["sex"]  # pyright: ignore[reportArgumentType]
+        check(ward(), state=3)  # pyright: ignore[reportArgumentType]
+    assert check(ward(), state=pd.Index(["sex"]), done=None).choices["state"] == ["sex"]  # pyright: ignore[reportArgumentType]
 
 
 # Columns
@@ -243,7 +241,7 @@ def test_kinds() -> None:
         mixed=[1, "a"] * 90,
         larger=[2**70] * n,
     )
-    found = inspect(frame, time="hour")
+    found = check(frame, time="hour")
     kinds = {each.name: each.kind for each in found.columns}
     wanted = {
         "heart_rate": "number", "count": "whole number", "flag": "yes/no", "said": "yes/no", "unit": "category",
@@ -257,15 +255,15 @@ def test_kinds() -> None:
 
 
 def test_odd_columns_are_left_out_and_said() -> None:
-    found = inspect(ward(site="A", lists=[[1]] * 180, stray=["1.5", "2.5", "?"] * 60, thin=[1.0, *[np.nan] * 178, 2.0]))
+    found = check(ward(site="A", lists=[[1]] * 180, stray=["1.5", "2.5", "?"] * 60, thin=[1.0, *[np.nan] * 178, 2.0]))
     assert found.choices["state"] == ["heart_rate", "lactate", "sex"]
     assert (fact(found, "site").constant, fact(found, "site").note) == (True, "always the same")
     assert fact(found, "thin").note == "nearly always missing"
     assert "not a number" in problem(found, "'lists'").what
-    listed = inspect(ward(lists=[[1]] * 180), state=["lactate", "lists"])
+    listed = check(ward(lists=[[1]] * 180), state=["lactate", "lists"])
     assert (listed.missing.rows, "not a number" in listed.trial.error) == (0, True)
     assert "numbers as text" in problem(found, "'stray'").what
-    named = inspect(ward(site=1.0), state=["lactate", "site"])
+    named = check(ward(site=1.0), state=["lactate", "site"])
     assert problem(named, "'site' always the same").flag == "leave it out of --state"
 
 
@@ -275,21 +273,21 @@ def test_columns_that_say_the_same() -> None:
     frame["female"] = (frame.sex == "F").astype(int)
     frame["nearly"] = frame.lactate + np.random.default_rng(1).normal(0, 0.1, 180)
     frame.loc[::4, "lactate_mg"] = np.nan
-    found = inspect(frame)
+    found = check(frame)
     assert found.choices["state"] == ["heart_rate", "lactate", "sex", "nearly"]
     assert fact(found, "lactate_mg").like == "lactate"
     assert fact(found, "lactate").like == "lactate_mg"
     assert fact(found, "female").like == "sex"
     assert fact(found, "nearly").like == ""
     assert "'lactate_mg' says the same as 'lactate'" in problem(found, "'lactate_mg'").what
-    both = inspect(frame, state=["lactate", "lactate_mg"])
+    both = check(frame, state=["lactate", "lactate_mg"])
     assert sum("says the same" in each.what for each in both.problems) == 2
 
 
 def test_what_never_changes_within_subjects() -> None:
     frame = ward(weight=np.repeat(np.arange(30) + 0.5, 6), dull=1.0)
     frame.loc[::5, "weight"] = np.nan
-    found = inspect(frame)
+    found = check(frame)
     static = {each.name for each in found.columns if each.static}
     assert static == {"patient_id", "sex", "weight"}
     assert fact(found, "weight").note == "fixed within subjects"
@@ -297,13 +295,13 @@ def test_what_never_changes_within_subjects() -> None:
 
 
 def test_two_coded_levels_are_a_category() -> None:
-    found = inspect(ward(gender=np.repeat(np.arange(30) // 4 % 2 + 1, 6)))
+    found = check(ward(gender=np.repeat(np.arange(30) // 4 % 2 + 1, 6)))
     assert found.choices["categorical"] == ["gender"]
     assert found.trial.error == ""
 
 
 def test_means_need_twenty_subjects() -> None:
-    many, few = inspect(ward(patients=20)), inspect(ward(patients=19))
+    many, few = check(ward(patients=20)), check(ward(patients=19))
     values = ward(patients=20).lactate
     assert (fact(many, "lactate").mean, fact(many, "lactate").sd) == (
         float(f"{values.mean():.3g}"),
@@ -312,10 +310,10 @@ def test_means_need_twenty_subjects() -> None:
     assert (fact(few, "lactate").mean, fact(few, "lactate").sd) == (None, None)
     frame = ward(patients=30)
     frame.loc[frame.patient_id >= "p19", "lactate"] = np.nan
-    assert fact(inspect(frame), "lactate").mean is None
-    assert fact(inspect(frame), "heart_rate").mean is not None
-    assert fact(inspect(frame), "reward").mean is None
-    assert fact(inspect(ward(same=771.25), state=["lactate", "same"]), "same").mean is None  # It would be their value.
+    assert fact(check(frame), "lactate").mean is None
+    assert fact(check(frame), "heart_rate").mean is not None
+    assert fact(check(frame), "reward").mean is None
+    assert fact(check(ward(same=771.25), state=["lactate", "same"]), "same").mean is None  # It would be their value.
 
 
 def test_no_patient_is_shown() -> None:
@@ -329,7 +327,7 @@ def test_no_patient_is_shown() -> None:
     frame["level"] = "secretconstant"
     frame["weight"] = 771.25
     for table in (frame, frame[frame.patient_id == "secretp01"], frame.head(1)):
-        found = inspect(table)
+        found = check(table)
         text = found.page() + json.dumps(found.to_json()) + found.study() + found.command() + found.call()
         for word in ("secret", "771.2", "1987"):
             assert word not in text.replace("secret_", ""), word
@@ -340,15 +338,15 @@ def test_a_refusal_shows_no_dose(error: Exception, monkeypatch: pytest.MonkeyPat
     def refuse(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr("counterpoint.data.reader.Reader.read", refuse)
-    said = inspect(ward()).trial.error
+    monkeypatch.setattr("counterpoint.data.tables.reader.Reader.read", refuse)
+    said = check(ward()).trial.error
     assert said in ("the action […] is outside […]", "the loader failed with KeyError; please report it")
 
 
 def test_continuous_cuts_of_few_subjects_are_not_shown() -> None:
     frame = ward(patients=10, hours=20)
     frame["dose"] = np.random.default_rng(0).gamma(2, 1, 200)
-    found = inspect(frame)
+    found = check(frame)
     assert list(found.actions.doses[0].support) == [f"bin {i}" for i in range(5)]
     assert "cut into 5 bins" in found.page()
     assert sum(found.actions.doses[0].support.values()) == 200
@@ -359,7 +357,7 @@ def test_continuous_cuts_of_few_subjects_are_not_shown() -> None:
 
 def test_rows_subjects_and_duplicates() -> None:
     frame = ward().drop(index=[1, 2, 3, 4, 5, 6])
-    found = inspect(pd.concat([frame, frame.iloc[[20, 21]]]))
+    found = check(pd.concat([frame, frame.iloc[[20, 21]]]))
     records = found.records
     assert (records.rows, records.subjects, records.single, records.duplicates) == (176, 30, 1, 2)
     assert (records.rows_least, records.rows_median, records.rows_most) == (1, 6.0, 8)
@@ -371,14 +369,14 @@ def test_rows_subjects_and_duplicates() -> None:
 
 def test_a_list_of_measurements_is_recognised() -> None:
     frame = ward(hours=12, charttime=np.tile(np.arange(12) // 4, 30)).drop(columns="hour")
-    assert "list of measurements" in problem(inspect(frame), "same subject and time").why
-    assert "list of measurements" not in str(inspect(pd.concat([ward(), ward().head(3)])).problems)
+    assert "list of measurements" in problem(check(frame), "same subject and time").why
+    assert "list of measurements" not in str(check(pd.concat([ward(), ward().head(3)])).problems)
 
 
 def test_rows_of_nobody() -> None:
     frame = ward()
     frame.loc[[3, 4], "patient_id"] = None
-    found = inspect(frame)
+    found = check(frame)
     assert found.records.nobody == 2
     assert problem(found, "2 rows without a value in 'patient_id'").flag == "drop them"
     assert "missing" in found.trial.error
@@ -388,20 +386,20 @@ def test_leading_zeros(tmp_path: Path) -> None:
     frame = ward(patients=4)
     frame["patient_id"] = np.repeat(["7", "007", "P07", "P7"], 6)
     frame.to_csv(tmp_path / "t.csv", index=False)
-    found = inspect(tmp_path / "t.csv")
+    found = check(tmp_path / "t.csv")
     assert (found.records.subjects, found.records.alike) == (4, 2)
     assert problem(found, "2 ids in 'patient_id' like another").flag == "write the ids alike"
     frame["patient_id"] = np.repeat(["7", "007", "70", "8"], 6)  # All numbers: a reader of numbers would merge two.
     frame.to_csv(tmp_path / "t.csv", index=False)
-    assert inspect(tmp_path / "t.csv").records.subjects == 4
-    assert calm(inspect(ward()), "like another")
+    assert check(tmp_path / "t.csv").records.subjects == 4
+    assert calm(check(ward()), "like another")
 
 
 def test_gaps_and_the_step_of_dates() -> None:
     frame = ward()
     later = np.where(frame.hour >= 3, 8, 0) * (frame.patient_id < "p10")
     frame["hour"] = pd.Timestamp("2150-01-01") + pd.to_timedelta(4 * (frame.hour + later), unit="h")
-    found = inspect(frame)
+    found = check(frame)
     clock = found.clock
     assert clock is not None
     assert (clock.step, clock.pairs, clock.gaps, clock.longest) == ("4h", 150, 10, 9.0)
@@ -415,7 +413,7 @@ def test_gaps_and_the_step_of_dates() -> None:
 def test_steps_as_the_loader_takes_them(minutes: float, said: str) -> None:
     frame = ward(hours=8)
     frame["hour"] = pd.Timestamp("2150-01-01") + pd.to_timedelta((frame.hour + 3 * (frame.hour > 4)) * minutes, "min")
-    found = inspect(frame)
+    found = check(frame)
     assert found.choices["step"] == said
     assert found.trial.error == ""
 
@@ -423,17 +421,17 @@ def test_steps_as_the_loader_takes_them(minutes: float, said: str) -> None:
 def test_irregular_times_are_bridged_with_a_warning() -> None:
     frame = ward(hours=20)
     frame["hour"] = np.random.default_rng(0).exponential(1, len(frame)).cumsum()
-    found = inspect(frame)
+    found = check(frame)
     assert found.clock is not None
     assert found.clock.irregular > 0.9
     assert found.choices["gaps"] == "bridge"
     assert "grid" in problem(found, "pairs of rows are not one step").why
-    assert calm(inspect(ward()), "not one step")
+    assert calm(check(ward()), "not one step")
 
 
 def test_unreadable_times_are_said() -> None:
     frame = ward(hour=["soon", "later"] * 90)
-    found = inspect(frame, time="hour")
+    found = check(frame, time="hour")
     assert found.clock is None
     assert "no date" in problem(found, "the times in 'hour' cannot be read").why
     assert "no date" in found.trial.error
@@ -446,7 +444,7 @@ def test_missing_values_by_hand() -> None:
     frame = ward(patients=2, hours=6)
     frame["lactate"] = [1, np.nan, np.nan, np.nan, 2, np.nan, np.nan, np.nan, 3, np.nan, 4, 5]
     frame["heart_rate"] = [np.nan, *range(11)]
-    found = inspect(frame)
+    found = check(frame)
     lactate = fact(found, "lactate")
     assert (lactate.missing, lactate.longest_run) == (7 / 12, 3)
     assert lactate.left == {"1": 4 / 12, "4": 2 / 12, "8": 2 / 12}
@@ -458,7 +456,7 @@ def test_missing_values_by_hand() -> None:
 def test_without_a_clock_rows_are_steps() -> None:
     frame = ward(patients=2, hours=6).drop(columns="hour")
     frame["lactate"] = [1, np.nan, np.nan, np.nan, 2, np.nan, np.nan, np.nan, 3, np.nan, 4, 5]
-    found = inspect(frame)
+    found = check(frame)
     assert found.clock is None
     assert fact(found, "lactate").left == {"1": 4 / 12, "4": 2 / 12, "8": 2 / 12}
 
@@ -469,7 +467,7 @@ def test_what_carrying_leaves_is_what_the_loader_leaves(seed: int) -> None:
     frame = ward(patients=25, hours=12, seed=seed)
     frame["hour"] += np.cumsum(rng.random(len(frame)) < 0.2)
     frame.loc[rng.random(len(frame)) < 0.6, "lactate"] = np.nan
-    found = inspect(frame.sample(frac=1, random_state=seed))
+    found = check(frame.sample(frac=1, random_state=seed))
     subject = frame.patient_id.astype("category").cat.codes.to_numpy()
     elapsed = np.where(changes(subject), 0.0, np.diff(frame.hour, prepend=0).astype(float))
     for limit in (1, 4, 8):
@@ -480,7 +478,7 @@ def test_what_carrying_leaves_is_what_the_loader_leaves(seed: int) -> None:
 def test_missing_values_are_settled_by_flags() -> None:
     frame = ward(hours=10)
     frame.loc[np.random.default_rng(0).random(300) < 0.3, "lactate"] = np.nan
-    found = inspect(frame)
+    found = check(frame)
     assert (found.choices["missing"], found.choices["carry_forward"]) == ("median", 1)
     assert problem(found, "of the rows lack a value").flag == "--missing median --carry-forward 1"
     assert problem(found, "more than a fifth").flag == "--masks lactate"
@@ -488,8 +486,8 @@ def test_missing_values_are_settled_by_flags() -> None:
     frame["lactate"] = np.where(
         frame.index % 10 < 5, np.nan, frame.lactate
     )  # Before the first value nothing is carried.
-    assert inspect(frame.assign(heart_rate=np.nan, x=1.0), state=["lactate"]).choices["missing"] == "median"
-    assert "missing" not in inspect(ward()).choices
+    assert check(frame.assign(heart_rate=np.nan, x=1.0), state=["lactate"]).choices["missing"] == "median"
+    assert "missing" not in check(ward()).choices
 
 
 # Actions
@@ -497,7 +495,7 @@ def test_missing_values_are_settled_by_flags() -> None:
 
 def test_support_of_a_few_doses() -> None:
     frame = ward()
-    found = inspect(frame)
+    found = check(frame)
     (dose,) = found.actions.doses
     assert (dose.distinct, dose.bins) == (3, 0)
     assert dose.support == {f"{value:g}": int((frame.dose == value).sum()) for value in (0, 0.5, 1)}
@@ -507,7 +505,7 @@ def test_support_of_a_few_doses() -> None:
 def test_support_of_treatments_by_name() -> None:
     drug = np.array(["none", "a", "b"], dtype=object)[np.arange(180) % 3]
     drug[:3] = ["rare", "rarer", "rarer"]
-    found = inspect(ward(drug=drug).drop(columns="dose"))
+    found = check(ward(drug=drug).drop(columns="dose"))
     (dose,) = found.actions.doses
     assert dose.support == {"fewer than 5 subjects": 3, "none": 59, "a": 59, "b": 59}
     assert (found.actions.possible, found.actions.taken, found.actions.rare) == (5, 5, 2)
@@ -518,7 +516,7 @@ def test_support_of_treatments_by_name() -> None:
 def test_continuous_doses_are_cut() -> None:
     frame = ward(hours=20)
     frame["dose"] = np.where(frame.index % 2, 0, np.random.default_rng(0).gamma(2, 1, 600))
-    found = inspect(frame)
+    found = check(frame)
     assert found.choices["bins"] == ["dose=5"]
     (dose,) = found.actions.doses
     assert dose.support["0"] == 300
@@ -531,7 +529,7 @@ def test_two_dose_columns_are_a_product() -> None:
     frame = ward(hours=20)
     rng = np.random.default_rng(0)
     frame["vaso_dose"] = np.where(rng.random(600) < 0.5, 0, rng.gamma(2, 1, 600))
-    found = inspect(frame.rename(columns={"dose": "iv_dose"}))
+    found = check(frame.rename(columns={"dose": "iv_dose"}))
     assert found.choices["action"] == ["iv_dose", "vaso_dose"]
     assert found.choices["bins"] == ["vaso_dose=5"]
     assert (found.actions.possible, found.actions.taken, found.trial.actions) == (15, 15, 15)
@@ -539,13 +537,13 @@ def test_two_dose_columns_are_a_product() -> None:
     none = ((frame.dose == 0.5) & (frame.vaso_dose == 0)).sum()
     assert dict(found.actions.support)["0.5", "0"] == none
     assert f"{none}" in found.page()
-    copy = inspect(frame.assign(vaso_copy_dose=frame.vaso_dose * 1000))
+    copy = check(frame.assign(vaso_copy_dose=frame.vaso_dose * 1000))
     assert copy.choices["action"] == ["dose", "vaso_dose"]
 
 
 def test_at_most_three_treatments_are_guessed() -> None:
     rng = np.random.default_rng(0)
-    found = inspect(ward(hours=20, **{f"drug_{i}": rng.gamma(2, 1, 600) for i in range(4)}))
+    found = check(ward(hours=20, **{f"drug_{i}": rng.gamma(2, 1, 600) for i in range(4)}))
     assert found.choices["action"] == ["dose", "drug_0", "drug_1"]
     assert found.choices["bins"] == ["drug_0=3", "drug_1=3"]
     assert problem(found, "'drug_2', 'drug_3' left out").flag == "--action NAME"
@@ -555,7 +553,7 @@ def test_at_most_three_treatments_are_guessed() -> None:
 def test_doses_whose_combinations_are_too_many_are_cut() -> None:
     frame = ward(hours=40)
     frame["vaso"], frame["dose"] = np.arange(1200) % 11, np.arange(1200) // 11 % 7
-    found = inspect(frame)
+    found = check(frame)
     assert found.choices["bins"] == ["dose=5", "vaso=5"]
     assert 0 < found.trial.actions <= 25
 
@@ -564,28 +562,28 @@ def test_doses_with_a_defect() -> None:
     frame = ward()
     frame.loc[[0, 1], "dose"] = np.nan
     frame.loc[7, "dose"] = -1
-    found = inspect(frame.assign(drug="x"), action=["dose", "drug"])
+    found = check(frame.assign(drug="x"), action=["dose", "drug"])
     assert found.actions.doses[0].missing == 2
     assert problem(found, "2 rows without a value in 'dose'").flag == "write 0 where none was given"
     assert problem(found, "1 negative dose in 'dose'").flag == "mend them"
     assert problem(found, "'drug' is always the same").flag == "--action NAME"
-    fixed = inspect(ward(dose=np.repeat(np.arange(30) % 2, 6)))
+    fixed = check(ward(dose=np.repeat(np.arange(30) % 2, 6)))
     assert problem(fixed, "'dose' never changes within a subject").flag == "--action NAME"
 
 
 def test_cuts_are_read_easily() -> None:
     frame = ward(hours=20)
     frame["dose"] = 1000 + np.random.default_rng(0).random(600) * 8000
-    support = inspect(frame).actions.doses[0].support
+    support = check(frame).actions.doses[0].support
     assert len(support) == 5
     assert all("e+" not in name for name in support)
     frame["dose"] = 1000 + np.random.default_rng(0).random(600) / 100
-    assert list(inspect(frame).actions.doses[0].support) == [f"bin {i}" for i in range(5)]
+    assert list(check(frame).actions.doses[0].support) == [f"bin {i}" for i in range(5)]
 
 
 def test_actions_never_taken() -> None:
     frame = ward(vaso=np.tile([0, 1, 0, 0, 1, 0], 30), dose=np.tile([0, 0, 1, 1, 0, 0], 30))
-    found = inspect(frame)
+    found = check(frame)
     assert (found.actions.possible, found.actions.taken) == (4, 3)
     assert "1 of 4 combinations" in problem(found, "never taken").what
 
@@ -596,7 +594,7 @@ def test_actions_never_taken() -> None:
 def test_an_outcome_on_every_row_of_a_subject() -> None:
     frame = ward().drop(columns="discharged")
     frame["died"] = np.repeat(np.arange(30) % 3 == 0, 6).astype(int)
-    found = inspect(frame)
+    found = check(frame)
     (end,) = found.outcomes
     assert (end.rows, end.subjects, end.repeated, end.several, end.early) == (60, 10, 10, 0, 0)
     assert found.choices["outcome"] == "last row of the subject"
@@ -604,8 +602,8 @@ def test_an_outcome_on_every_row_of_a_subject() -> None:
     assert (found.open_ends, found.choices["last"]) == (20, "truncate")
     assert problem(found, "20 of 30 episodes end without").flag == "--last truncate"
     assert (found.trial.error, found.trial.ends["died"]) == ("", 10)
-    assert "outcome" not in inspect(ward()).choices
-    both = inspect(ward(died=frame.died))
+    assert "outcome" not in check(ward()).choices
+    both = check(ward(died=frame.died))
     assert (both.choices["done"], both.choices["outcome"]) == (["died", "discharged"], "last row of the subject")
     assert calm(both, "'discharged'")
 
@@ -613,20 +611,20 @@ def test_an_outcome_on_every_row_of_a_subject() -> None:
 def test_outcomes_marked_wrongly() -> None:
     frame = ward()
     frame.loc[(frame.patient_id == "p00") & (frame.hour == 4), "died"] = True
-    assert problem(inspect(frame), "true on several rows of 1 subject")
+    assert problem(check(frame), "true on several rows of 1 subject")
     frame["died"] = np.repeat(np.arange(30) % 3 == 0, 6).astype(float)
     frame.loc[5, "died"] = 0.0
     frame.loc[8, "died"] = np.nan
-    found = inspect(frame.drop(columns="discharged"))
+    found = check(frame.drop(columns="discharged"))
     assert problem(found, "true of 1 subject, but not on the last row").flag == "mark the last row too"
     assert problem(found, "1 row without a value in 'died'")
-    assert problem(inspect(ward(died=0), done=["died"]), "'died' is never true")
-    named = inspect(ward(), done=["sex"])
+    assert problem(check(ward(died=0), done=["died"]), "'died' is never true")
+    named = check(ward(), done=["sex"])
     assert (named.outcomes[0].rows, problem(named, "'sex' is never true").flag) == (0, "--done NAME")
 
 
 def test_no_outcome_at_all() -> None:
-    found = inspect(ward().drop(columns=["died", "discharged"]))
+    found = check(ward().drop(columns=["died", "discharged"]))
     assert problem(found, "no outcome column").flag == "--done NAME"
     assert (found.open_ends, found.choices["last"], found.trial.stopped) == (30, "truncate", 30)
 
@@ -634,26 +632,26 @@ def test_no_outcome_at_all() -> None:
 def test_rewards_on_last_rows_only() -> None:
     frame = ward().drop(columns="discharged")
     frame["reward"] = np.where(frame.hour == 5, np.where(frame.died, -15.0, 15.0), 0.0)
-    found = inspect(frame)
+    found = check(frame)
     assert found.rewards.last_only
     assert found.rewards.unlike
     assert problem(found, "stand on last rows only").flag == "mark these rows in --done"
     assert found.choices["last"] == "terminal"
     assert "unlike all others" in problem(found, "end without an outcome").why
     assert (found.trial.error, found.trial.ends) == ("", {"died": 10, "ended": 20})
-    assert not inspect(ward()).rewards.last_only
+    assert not check(ward()).rewards.last_only
 
 
 def test_rewards_with_a_defect() -> None:
     frame = ward()
     frame.loc[[2, 5, 11], "reward"] = np.nan  # Rows 5 and 11 are last ones.
-    assert inspect(frame).rewards.missing == 1
-    assert problem(inspect(frame), "before an episode's last").what.startswith("1 row ")
-    assert problem(inspect(ward(reward=1.0)), "is always the same").flag == "--reward NAME"
+    assert check(frame).rewards.missing == 1
+    assert problem(check(frame), "before an episode's last").what.startswith("1 row ")
+    assert problem(check(ward(reward=1.0)), "is always the same").flag == "--reward NAME"
 
 
 def test_one_row_each() -> None:
-    found = inspect(ward(hours=1).drop(columns=["died", "discharged"]), time="hour")
+    found = check(ward(hours=1).drop(columns=["died", "discharged"]), time="hour")
     assert (found.records.single, found.choices["last"]) == (30, "terminal")
     assert (found.trial.error, found.trial.rows) == ("", 30)
 
@@ -671,7 +669,7 @@ def test_flags_and_study_say_the_same_and_load(tmp_path: Path) -> None:
     frame = frame.drop(columns="discharged").rename(columns={"lactate": 'the "lactate" [mmol|l]'})
     path = tmp_path / "the table.csv"
     frame.to_csv(path, index=False, encoding="utf-8")
-    found = inspect(path)
+    found = check(path)
     assert set(found.choices) == {
         "subject", "time", "state", "action", "reward", "done", "outcome", "last", "step", "gaps", "categorical",
         "missing", "carry_forward", "bins",
@@ -682,15 +680,15 @@ def test_flags_and_study_say_the_same_and_load(tmp_path: Path) -> None:
     assert "# guessed" in found.study()
     assert f"--data '{path}'" in found.command()
     assert "actions=[cp.Bins('dose', 5)]" in found.call()
-    assert "cp.from_dataframe(table, subject='patient_id'" in inspect(frame).page()
-    assert len(from_dataframe(ward(), **inspect(ward()).choices)) == 180
+    assert "cp.from_dataframe(table, subject='patient_id'" in check(frame).page()
+    assert len(from_dataframe(ward(), **check(ward()).choices)) == 180
 
 
 def test_what_the_flags_settle_stands_apart() -> None:
     frame = ward(hours=20, site="A")
     frame["dose"] = np.random.default_rng(0).gamma(2, 1, 600)
     frame["drug"] = np.repeat(np.arange(30) % 2, 20)
-    page = inspect(frame, action=["dose", "drug"]).page()
+    page = check(frame, action=["dose", "drug"]).page()
     mend, settled = page.index("To mend or to decide"), page.index("Settled by the flags")
     assert mend < page.index("'drug' never changes") < settled < page.index("--bins dose=5")
 
@@ -708,7 +706,7 @@ def test_tables_are_aligned() -> None:
 def test_the_numbers_are_plain() -> None:
     frame = ward(nothing=np.nan, lists=[[1]] * 180)
     frame.loc[::2, "lactate"] = np.nan
-    found = inspect(frame)
+    found = check(frame)
     plain = found.to_json()
     assert json.loads(json.dumps(plain, allow_nan=False)) == plain
     assert plain["records"]["subjects"] == 30
@@ -717,8 +715,8 @@ def test_the_numbers_are_plain() -> None:
 
 
 def test_a_long_table_is_tried_on_some_subjects(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("counterpoint.data.inspection.choices.TRIED", 70)
-    found = inspect(ward())
+    monkeypatch.setattr("counterpoint.data.tables.inspection.choices.TRIED", 70)
+    found = check(ward())
     assert (found.records.rows, found.trial.sample, found.trial.rows) == (180, 60, 60)
     assert found.trial.subjects == 10
     assert "Tried on 60 rows" in found.page()
@@ -727,9 +725,9 @@ def test_a_long_table_is_tried_on_some_subjects(monkeypatch: pytest.MonkeyPatch)
 def test_the_loaders_warnings_and_refusals_are_passed_on() -> None:
     frame = ward()
     frame["hour"] += 5 * (frame.hour > 2)
-    assert "were cut" in inspect(frame).trial.notes[0]
-    assert "It warns" in inspect(frame).page()
-    bad = inspect(ward(), done=["heart_rate"])
+    assert "were cut" in check(frame).trial.notes[0]
+    assert "It warns" in check(frame).page()
+    bad = check(ward(), done=["heart_rate"])
     assert "not true/false" in bad.trial.error
     assert "Once this is mended" in bad.page()
 
@@ -738,7 +736,7 @@ def test_the_loaders_warnings_and_refusals_are_passed_on() -> None:
 def test_encodings(encoding: str, found: str, tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     ward().rename(columns={"lactate": "Größe"}).to_csv(path, index=False, encoding=encoding)
-    seen = inspect(path)
+    seen = check(path)
     assert seen.encoding == found
     assert "Größe" in seen.choices["state"]
     assert seen.choices["subject"] == "patient_id"
@@ -751,11 +749,11 @@ def test_encodings(encoding: str, found: str, tmp_path: Path) -> None:
 
 
 def test_our_own_tables_need_no_check(tmp_path: Path) -> None:
-    rows = from_dataframe(ward(), **inspect(ward()).choices)
+    rows = from_dataframe(ward(), **check(ward()).choices)
     for name in ("t.csv", "t.parquet"):
         write(rows, tmp_path / name)
         with pytest.raises(CounterpointError, match="written by counterpoint"):
-            inspect(tmp_path / name)
+            check(tmp_path / name)
 
 
 # Odd tables
@@ -764,7 +762,7 @@ def test_our_own_tables_need_no_check(tmp_path: Path) -> None:
 def one_line(table: Any, **roles: Any) -> Inspection | str:
     """What is found, all of it said; or the one line."""
     try:
-        found = inspect(table, **roles)
+        found = check(table, **roles)
     except CounterpointError as error:
         return " AND ".join(str(error).splitlines())
     assert found.page()

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from counterpoint.experiments.executors import Joblib
-from counterpoint.experiments.gpu_sharing import LOGS, PIPES, shared_gpu
-from counterpoint.experiments.jobserver import JobServer, Slots
-from counterpoint.experiments.workers import Report, silent
+from reproduction.executors import Joblib
+from reproduction.gpu_sharing import LOGS, PIPES, shared_gpu
+from reproduction.jobserver import JobServer, Slots
+from reproduction.workers import Report, silent
 
 SHAPES = False
 SOON = 20.0
@@ -76,7 +76,7 @@ def test_there_are_never_more_holders_than_slots():
 
 def test_a_holder_that_is_killed_gives_its_slot_back():
     ask = "with Slots.of_environment().slot(): print(1, flush=True); input()"
-    code = f"from counterpoint.experiments.jobserver import Slots\n{ask}"
+    code = f"from reproduction.jobserver import Slots\n{ask}"
     with JobServer(1) as server:
         environment = {**os.environ, **server.environment(3)}
         holder = subprocess.Popen(
@@ -113,7 +113,7 @@ def short_of_memory(path: Path, report: Report) -> int:
 
 
 def test_memory_that_another_command_holds_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("counterpoint.experiments.workers.PATIENCE", 0.02)
+    monkeypatch.setattr("reproduction.workers.PATIENCE", 0.02)
     memory, outcomes = tmp_path / "memory", []
     memory.touch()
     with JobServer(2) as server:
@@ -164,7 +164,7 @@ def test_two_commands_share_the_slots_of_one_server(tmp_path: Path, monkeypatch:
 
 
 def test_a_worker_that_waits_long_for_a_slot_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("counterpoint.experiments.workers.IDLE", 0.05)
+    monkeypatch.setattr("reproduction.workers.IDLE", 0.05)
     with JobServer(1) as server:
         for name, value in server.environment(1).items():
             monkeypatch.setenv(name, value)
@@ -181,7 +181,7 @@ def test_a_worker_that_waits_long_for_a_slot_is_ended(tmp_path: Path, monkeypatc
 
 
 def test_a_worker_that_has_another_item_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("counterpoint.experiments.workers.IDLE", 0.05)
+    monkeypatch.setattr("reproduction.workers.IDLE", 0.05)
     outcomes = [pid for _, pid in Joblib(1).run(note, [tmp_path / name for name in "abcd"], silent)]
     assert len(outcomes) == 4
     assert len(set(outcomes)) == 1
@@ -213,7 +213,7 @@ def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_processes_share_a_gpu_by_a_service_of_their_own(control: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("counterpoint.experiments.gpu_sharing.TRIAL", "")
+    monkeypatch.setattr("reproduction.gpu_sharing.TRIAL", "")
     with shared_gpu() as shared:
         own = os.environ[PIPES]
         assert shared
@@ -227,7 +227,7 @@ def test_processes_share_a_gpu_by_a_service_of_their_own(control: Path, monkeypa
 
 
 def test_a_service_that_does_not_serve_changes_nothing(control: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("counterpoint.experiments.gpu_sharing.TRIAL", "raise SystemExit(1)")
+    monkeypatch.setattr("reproduction.gpu_sharing.TRIAL", "raise SystemExit(1)")
     with shared_gpu() as shared:
         assert not shared
         assert PIPES not in os.environ

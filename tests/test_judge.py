@@ -10,21 +10,21 @@ from torch import Tensor
 
 import counterpoint as cp
 from counterpoint.data.schema import Schema
-from counterpoint.evaluation.off_policy.case import RECOMMENDED, Judging
-from counterpoint.evaluation.off_policy.compare import Comparison, compare
-from counterpoint.evaluation.off_policy.confounding import Confounding
-from counterpoint.evaluation.off_policy.diagnostics import Partition, by_group, by_severity, never_given, strayed
-from counterpoint.evaluation.off_policy.episodes import Episodes, Question
-from counterpoint.evaluation.off_policy.judge import judge
-from counterpoint.evaluation.off_policy.result import Diagnostics, Estimate, Evaluation
-from counterpoint.evaluation.off_policy.verdict import Evidence, Limits, verdict
+from counterpoint.ope.compare import PolicyComparison, compare
+from counterpoint.ope.confounding import Confounding
+from counterpoint.ope.diagnostics import Partition, by_group, by_severity, never_given, strayed
+from counterpoint.ope.episodes import Episodes, Question
+from counterpoint.ope.evaluation import evaluate
+from counterpoint.ope.problem import RECOMMENDED, OPESettings
+from counterpoint.ope.result import Diagnostics, Estimate, Evaluation
+from counterpoint.ope.verdict import Limits, VerdictEvidence, verdict
 from counterpoint.policies.base import Verdict
 
 SHAPES = False
 WARD, DOSES = cp.Ward(), cp.Discrete.of([0.0, 0.5, 1.0])
 STEPS = 4
 CHANCES = torch.tensor([0.5, 0.3, 0.2])
-QUICK = Judging(others=(), critic_draws=20, draws=100, confounding=Confounding((1.0, 2.0)))
+QUICK = OPESettings(others=(), critic_draws=20, draws=100, confounding=Confounding((1.0, 2.0)))
 
 
 def drawn(chances: Tensor) -> Any:
@@ -65,7 +65,7 @@ def numbers(found: Estimate | None) -> tuple[float, float, float]:
 
 @pytest.fixture(scope="module")
 def gentle() -> Evaluation:
-    return judge(LOGGED, GENTLE, QUICK)
+    return evaluate(LOGGED, GENTLE, QUICK)
 
 
 def test_the_truth_is_in_the_intervals_of_a_policy_near_the_log(gentle: Evaluation) -> None:
@@ -85,7 +85,7 @@ def test_the_truth_is_in_the_intervals_of_a_policy_near_the_log(gentle: Evaluati
 
 
 def test_whoever_logged_is_worth_what_was_logged() -> None:
-    found = judge(LOGGED, Lottery(tuple(CHANCES.tolist())), QUICK)
+    found = evaluate(LOGGED, Lottery(tuple(CHANCES.tolist())), QUICK)
     assert found.difference is not None
     assert not found.difference.excludes(0.0)
     told = found.diagnostics
@@ -95,16 +95,16 @@ def test_whoever_logged_is_worth_what_was_logged() -> None:
 
 
 def test_discounts_and_rows_count(gentle: Evaluation) -> None:
-    found = judge(LOGGED, GENTLE, replace(QUICK, discount=0.5))
+    found = evaluate(LOGGED, GENTLE, replace(QUICK, discount=0.5))
     assert found.logged.value == pytest.approx(float(Episodes.of(LOGGED).returns(0.5).mean()))
     assert found.value.excludes(numbers(gentle.value)[0])
     with pytest.raises(cp.CounterpointError, match="imagined rows"):
-        judge(replace(LOGGED, imagined=torch.ones(len(LOGGED), dtype=torch.bool)), GENTLE, QUICK)
+        evaluate(replace(LOGGED, imagined=torch.ones(len(LOGGED), dtype=torch.bool)), GENTLE, QUICK)
 
 
 def test_an_evaluation_comes_back_from_its_json_and_names_nobody(gentle: Evaluation) -> None:
     names = tuple(f"patient-{i}" for i in range(500))
-    found = judge(replace(LOGGED, subject_names=names), GENTLE, QUICK)
+    found = evaluate(replace(LOGGED, subject_names=names), GENTLE, QUICK)
     assert found == gentle, "the same seed gives the same numbers"
     assert "patient-" not in found.text()
     assert Evaluation.from_json(json.loads(found.text())) == found
@@ -118,7 +118,7 @@ def test_an_evaluation_comes_back_from_its_json_and_names_nobody(gentle: Evaluat
 
 def test_learning_from_the_very_rows_is_a_reason_for_care() -> None:
     policy = cp.D3QN((8,), cp.Schedule(steps=30)).fit(LOGGED, WARD)
-    own, fresh = (judge(LOGGED, policy, QUICK, held_out=held_out) for held_out in (False, True))
+    own, fresh = (evaluate(LOGGED, policy, QUICK, held_out=held_out) for held_out in (False, True))
     assert any("the very subjects" in reason for reason in own.reasons)
     assert not any("the very subjects" in reason for reason in fresh.reasons)
     assert own.softened == QUICK.softened
@@ -140,13 +140,13 @@ def test_treating_where_nobody_was_treated_cannot_be_judged() -> None:
             return torch.where(ill, torch.tensor([0.0, 0.0, 1.0]), CHANCES)
 
     rows = cp.simulate(WARD, cautious, trials=500, steps=STEPS, seed=0)
-    found = judge(rows, Bold(), QUICK)
+    found = evaluate(rows, Bold(), QUICK)
     share = float((rows.state[:, 0] > 1.0).float().mean())
     assert found.diagnostics is not None
     assert found.diagnostics.unsupported == pytest.approx(share, abs=0.1)
     assert found.verdict == "cannot be judged"
     assert "never given to anybody in a similar state" in found.reasons[0]
-    assert judge(LOGGED, Bold(), QUICK).diagnostics.unsupported < 0.02  # pyright: ignore[reportOptionalMemberAccess]
+    assert evaluate(LOGGED, Bold(), QUICK).diagnostics.unsupported < 0.02  # pyright: ignore[reportOptionalMemberAccess]
 
 
 def test_what_follows_an_action_never_given_is_not_in_the_log_either() -> None:
@@ -182,7 +182,7 @@ def test_few_decisions_without_support_can_be_in_most_records() -> None:
         def probabilities(self, state: Tensor) -> Tensor:
             return torch.where(state[:, :1] > 4.5, torch.tensor([0.0, 0.0, 1.0]), CHANCES)
 
-    found = judge(rows, Bold(), QUICK)
+    found = evaluate(rows, Bold(), QUICK)
     assert found.diagnostics is not None
     assert found.diagnostics.unsupported == pytest.approx(1 / 6, abs=0.03)
     assert found.diagnostics.strayed == pytest.approx(1 - sum((5 / 6) ** t for t in range(1, 11)) / 10, abs=0.06)
@@ -257,14 +257,14 @@ def test_policies_side_by_side(gentle: Evaluation) -> None:
     assert not apart.difference.excludes(GENTLE.worth() - other.worth())
     assert numbers(apart.difference)[1] > 0
     assert found.rows()[0]["policy"] == "whoever logged"
-    assert Comparison.from_json(json.loads(json.dumps(found.to_json()))) == found
+    assert PolicyComparison.from_json(json.loads(json.dumps(found.to_json()))) == found
 
 
 def test_continuous_doses_are_judged_by_a_model_or_not_at_all() -> None:
     box = cp.Box((0.0,), (1.0,))
     rows = replace(LOGGED, schema=replace(LOGGED.schema, actions=box), action_index=torch.full_like(LOGGED.step, -1))
     with pytest.raises(cp.CounterpointError, match="the doses are continuous"):
-        judge(rows, Lottery((1.0,), rows.schema), QUICK)
+        evaluate(rows, Lottery((1.0,), rows.schema), QUICK)
 
 
 def test_a_policy_that_no_record_follows_cannot_be_judged_and_breaks_nothing() -> None:
@@ -272,7 +272,7 @@ def test_a_policy_that_no_record_follows_cannot_be_judged_and_breaks_nothing() -
     seen = torch.ones(500, dtype=torch.bool)
     seen[LOGGED.subject[never]] = False
     rows = LOGGED[seen[LOGGED.subject]]  # Nobody left has ever been given the third dose.
-    found = judge(rows, Lottery((0.0, 0.0, 1.0)), QUICK)
+    found = evaluate(rows, Lottery((0.0, 0.0, 1.0)), QUICK)
     assert found.verdict == "cannot be judged"
     assert found.sensitivity is not None
     returns = Episodes.of(rows).returns(1.0)
@@ -287,10 +287,10 @@ def test_whoever_logged_is_estimated_in_the_way_that_foresees_others_best() -> N
     rows = replace(LOGGED, action=DOSES.table()[index], action_index=index)
     ways = cp.NearestNeighbours(neighbours=15), cp.BoostedTrees()
     how = replace(QUICK, others=ways, critic_draws=2, draws=10)
-    found = judge(rows, GENTLE, how).behaviour
+    found = evaluate(rows, GENTLE, how).behaviour
     assert found is not None
     assert found.recipe.startswith("BoostedTrees")
-    asked = judge(rows, GENTLE, replace(how, behaviour=cp.Logistic())).behaviour
+    asked = evaluate(rows, GENTLE, replace(how, behaviour=cp.Logistic())).behaviour
     assert asked is not None
     assert asked.recipe == "Logistic"
     assert asked.brier > found.brier
@@ -298,7 +298,7 @@ def test_whoever_logged_is_estimated_in_the_way_that_foresees_others_best() -> N
 
 def test_a_column_that_is_not_there_is_refused_before_anything_is_fitted() -> None:
     with pytest.raises(cp.CounterpointError, match=r"^severity='height' is no state column[^\n]*$"):
-        judge(LOGGED, GENTLE, replace(QUICK, severity="height"), monitor=cp.Monitor(report=_refuse))
+        evaluate(LOGGED, GENTLE, replace(QUICK, severity="height"), monitor=cp.Monitor(report=_refuse))
 
 
 def _refuse(*said: object) -> None:
@@ -307,7 +307,7 @@ def _refuse(*said: object) -> None:
 
 # --- the verdict ------------------------------------------------------------------------------------------------------
 
-GOOD = Evidence(
+GOOD = VerdictEvidence(
     Estimate("one-step DR", 1.0, 0.9, 1.1),
     Estimate("FQE", 1.05, 0.95, 1.2),
     (Estimate("Logistic", 1.02, 0.9, 1.15),),
@@ -319,7 +319,7 @@ GOOD = Evidence(
 )
 
 
-def told(**changes: Any) -> Evidence:
+def told(**changes: Any) -> VerdictEvidence:
     return replace(GOOD, diagnostics=replace(GOOD.diagnostics, **changes))
 
 
@@ -352,7 +352,7 @@ def told(**changes: Any) -> Evidence:
         (replace(GOOD, distrusted=("SCM rollouts", "CF-PE")), "with care", "(SCM rollouts, CF-PE)"),
     ],
 )
-def test_a_verdict_has_its_reason(evidence: Evidence, judgement: str, word: str) -> None:
+def test_a_verdict_has_its_reason(evidence: VerdictEvidence, judgement: str, word: str) -> None:
     found, reasons = verdict(evidence)
     assert found == judgement
     assert len(reasons) == (judgement != "supported")

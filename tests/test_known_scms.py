@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from counterpoint.artifacts import decode, encode, recipe_hash
-from counterpoint.evaluation.true_return import returns
-from counterpoint.library import known
-from counterpoint.seeding import generator
+from counterpoint.core.artifacts import decode, encode, recipe_hash
+from counterpoint.core.seeding import generator
+from counterpoint.ope.true_return import returns
+from counterpoint.registry import known
 from counterpoint.simulation.gym import SCMEnv
 from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks import hiv, tumour

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from counterpoint.core.seeding import generator
 from counterpoint.data.jobs import pad
 from counterpoint.nets.conditional import ConditionalLaw
 from counterpoint.nets.laws import Gaussian
 from counterpoint.nets.likelihood import DEPARTURE, Likelihood, LikelihoodLearner, VariationPenalty, held_out_last
 from counterpoint.nets.training import Monitor, Schedule
-from counterpoint.seeding import generator
 from counterpoint.tasks.synthetic import Additive, sample
 from recipes import BRIEF, DENSITY
 

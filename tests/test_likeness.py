@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from counterpoint.clinic.likeness import FEWEST, likeness
+from reproduction.measures.likeness import FEWEST, likeness
 
 
 def cohort(patients: int, blocs: int = 3, **columns: Any) -> pd.DataFrame:

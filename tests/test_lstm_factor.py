@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 
 import counterpoint as cp
+from counterpoint.core.errors import CounterpointError
+from counterpoint.core.seeding import generator
 from counterpoint.data.jobs import Job
 from counterpoint.data.transitions import Transitions, first_outcome
-from counterpoint.errors import CounterpointError
+from counterpoint.models.scm.bicogan import BiCoGAN, ConditionalBiCoGAN, standardised
+from counterpoint.models.scm.bicogan_networks import AdversarialLearner
+from counterpoint.models.scm.lstm_factor import Histories, LSTMFactor
 from counterpoint.nets.recurrent import StackedLSTM
 from counterpoint.nets.stacked import initialise
 from counterpoint.nets.training import Monitor, Schedule
-from counterpoint.scm.bicogan import BiCoGAN, ConditionalBiCoGAN, standardised
-from counterpoint.scm.bicogan_networks import AdversarialLearner
-from counterpoint.scm.lstm_factor import Histories, LSTMFactor
-from counterpoint.seeding import generator
 from counterpoint.simulation.models import ModelSimulator
 
 DOSES = cp.Discrete.of([-1.0, 0.0, 1.0])

@@ -18,17 +18,17 @@ import pandas as pd
 import pytest
 import tyro
 
-from counterpoint.cli import Command, main
-from counterpoint.clinic import reading
-from counterpoint.clinic.cohort import SepsisCohort
-from counterpoint.clinic.columns import FEATURES
-from counterpoint.clinic.decisions import rewards
-from counterpoint.clinic.imputation import imputed
-from counterpoint.clinic.scaling import scaled
-from counterpoint.clinic.scores import published_sirs, published_sofa, scores
-from counterpoint.clinic.steps import Step, Workspace, workspace
-from counterpoint.commands.fit import Fit
-from counterpoint.errors import CounterpointError
+from counterpoint.cli.fit import Fit
+from counterpoint.cli.main import Command, main
+from counterpoint.core.errors import CounterpointError
+from counterpoint.sources.mimic import reading
+from counterpoint.sources.mimic.cohort import SepsisCohort
+from counterpoint.sources.mimic.columns import FEATURES
+from counterpoint.sources.mimic.decisions import rewards
+from counterpoint.sources.mimic.imputation import imputed
+from counterpoint.sources.mimic.scaling import scaled
+from counterpoint.sources.mimic.scores import published_sirs, published_sofa, scores
+from counterpoint.sources.mimic.steps import CohortStep, Workspace, workspace
 from counterpoint.tasks.sepsis_columns import COLUMNS
 from mimic_raw import RawMimic, at, ward
 
@@ -445,12 +445,12 @@ def test_a_killed_run_goes_on_where_it_was(plain: Path, tmp_path: Path) -> None:
 def test_a_change_makes_again_what_follows_it(tmp_path: Path) -> None:
     raw = ward().write(tmp_path / "raw")
 
-    def steps(text: str) -> list[Step]:
+    def steps(text: str) -> list[CohortStep]:
         one = lambda space: iter([pd.DataFrame({"x": [1]})])
         return [
-            Step("a", make=one, text="a"),
-            Step("b", make=one, text=text),
-            Step("c", make=one, text="c getvariable('mode')"),
+            CohortStep("a", make=one, text="a"),
+            CohortStep("b", make=one, text=text),
+            CohortStep("c", make=one, text="c getvariable('mode')"),
         ]
 
     def ran(mode: str, text: str) -> list[str]:
@@ -473,7 +473,7 @@ def test_a_failed_step_leaves_no_table(tmp_path: Path) -> None:
 
     with workspace(raw, tmp_path / "steps.duckdb", {}, "1GB", 1, lambda *_: None) as space:
         with pytest.raises(RuntimeError):
-            space.run([Step("a", make=broken)])
+            space.run([CohortStep("a", make=broken)])
         assert ("a",) not in space.connection.execute("SHOW TABLES").fetchall()
 
 
@@ -488,7 +488,7 @@ def test_ctrl_c_stops_a_query_at_once_and_the_next_run_goes_on(tmp_path: Path) -
 
     def ran(second: Callable[[Workspace], Iterator[pd.DataFrame]]) -> list[str]:
         with workspace(raw, tmp_path / "steps.duckdb", {}, "1GB", 1, lambda *_: None) as space:
-            space.run([Step("a", make=one), Step("b", make=second)])
+            space.run([CohortStep("a", make=one), CohortStep("b", make=second)])
             return space.made
 
     before, started = signal.signal(signal.SIGINT, signal.default_int_handler), monotonic()

@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from counterpoint.cli import main
-from counterpoint.clinic.cohort import SepsisCohort
-from counterpoint.clinic.source import TABLES
+from counterpoint.cli.main import main
+from counterpoint.sources.mimic.cohort import SepsisCohort
+from counterpoint.sources.mimic.source import TABLES
 
 SHAPES = False
 DEMO = os.environ.get("COUNTERPOINT_MIMIC_DEMO", "")
@@ -211,9 +211,9 @@ def blocs_of(times: np.ndarray, faithful: bool) -> list[int]:
 
 
 def sql(name: str) -> str:
-    import counterpoint.clinic
+    import counterpoint.sources.mimic
 
-    return (Path(counterpoint.clinic.__file__).parent / "sql" / f"{name}.sql").read_text()
+    return (Path(counterpoint.sources.mimic.__file__).parent / "sql" / f"{name}.sql").read_text()
 
 
 def antibiotic_names(drugs: pd.DataFrame) -> set[str]:

@@ -6,8 +6,8 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from counterpoint.clinic.source import open_source
-from counterpoint.errors import CounterpointError
+from counterpoint.core.errors import CounterpointError
+from counterpoint.sources.mimic.source import open_source
 from mimic_raw import ward
 
 

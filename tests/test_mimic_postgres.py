@@ -11,12 +11,12 @@ import duckdb
 import pandas as pd
 import pytest
 
-from counterpoint.cli import main
-from counterpoint.clinic import postgres
-from counterpoint.clinic.cohort import SepsisCohort
-from counterpoint.clinic.source import TABLES
-from counterpoint.clinic.steps import Step, Workspace, workspace
-from counterpoint.errors import CounterpointError
+from counterpoint.cli.main import main
+from counterpoint.core.errors import CounterpointError
+from counterpoint.sources.mimic import postgres
+from counterpoint.sources.mimic.cohort import SepsisCohort
+from counterpoint.sources.mimic.source import TABLES
+from counterpoint.sources.mimic.steps import CohortStep, Workspace, workspace
 from mimic_raw import RawMimic, at, ward
 
 SHAPES = False
@@ -152,7 +152,7 @@ def test_a_lost_server_is_one_line_and_the_next_run_goes_on(filled: RawMimic, tm
 
     def made(make: Callable[[Workspace], Iterator[pd.DataFrame]]) -> list[str]:
         with workspace(SERVER, tmp_path / "x.duckdb", {}, "1GB", 1, lambda *_: None) as space:
-            space.run([Step("a", make=make, text="raw_chartevents")])
+            space.run([CohortStep("a", make=make, text="raw_chartevents")])
             return space.made
 
     with pytest.raises(CounterpointError, match=r"CHARTEVENTS .*the server ended") as refused:

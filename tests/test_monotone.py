@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from counterpoint.core.seeding import generator
 from counterpoint.nets.monotone import LEAST_SLOPE, DiagonalGenerator, MonotoneLinear, PaperGenerator
 from counterpoint.nets.stacked import initialise
-from counterpoint.seeding import generator
 
 MEMBERS, CONTEXT, SIZE, ROWS = 2, 3, 2, 64
 

@@ -5,10 +5,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from counterpoint.cli import in_flags
-from counterpoint.data.dataframe import from_dataframe
-from counterpoint.data.patients import read_history, read_patients
+from counterpoint.cli.main import in_flags
 from counterpoint.data.schema import Schema
+from counterpoint.data.tables.dataframe import from_dataframe
+from counterpoint.data.tables.patients import read_history, read_patients
 from tables import refused
 
 HOW: dict[str, Any] = {"subject": "id", "time": "t", "state": "x", "action": "a", "reward": "r", "last": "truncate"}

@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 
 import counterpoint as cp
-from counterpoint.data.columns import Times
-from counterpoint.data.odd_steps import refuse_swapped, step_notes
-from counterpoint.data.patients import read_patients
+from counterpoint.data.tables.columns import Times
+from counterpoint.data.tables.odd_steps import refuse_swapped, step_notes
+from counterpoint.data.tables.patients import read_patients
 from tables import refused
 
 HOUR = 3600e9

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
-from counterpoint.evaluation.off_policy.critic import Critic
-from counterpoint.evaluation.off_policy.doubly_robust import _least, doubly_robust, magic, weighted_doubly_robust
-from counterpoint.evaluation.off_policy.episodes import Episodes, Question
-from counterpoint.evaluation.off_policy.fqe import FQE
-from counterpoint.evaluation.off_policy.weighting import (
+from counterpoint.ope.critic import Critic
+from counterpoint.ope.doubly_robust import _least, doubly_robust, magic, weighted_doubly_robust
+from counterpoint.ope.episodes import Episodes, Question
+from counterpoint.ope.fqe import FQE
+from counterpoint.ope.weighting import (
     effective_sample_size,
     importance_sampling,
     largest_weight_share,

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
-from counterpoint.evaluation.off_policy import intervals
-from counterpoint.evaluation.off_policy.episodes import Episodes, Question, resampled, subject_folds
-from counterpoint.evaluation.off_policy.intervals import bca, interval_of, paired_interval
-from counterpoint.evaluation.off_policy.weighting import logged_return, weighted_importance_sampling
+from counterpoint.ope import intervals
+from counterpoint.ope.episodes import Episodes, Question, resampled, subject_folds
+from counterpoint.ope.intervals import bca, interval_of, paired_interval
+from counterpoint.ope.weighting import logged_return, weighted_importance_sampling
 from tables import refused
 
 

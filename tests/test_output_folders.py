@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from counterpoint import artifacts, cli
-from counterpoint.data.inspection import inspecting
+from counterpoint.cli import main as cli
+from counterpoint.core import artifacts
+from counterpoint.data.tables.inspection import inspecting
 from tables import refused, ward
 
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from counterpoint.core.seeding import generator
 from counterpoint.data.jobs import Job
 from counterpoint.data.transitions import Transitions
-from counterpoint.experiments.counterfactuals import SETS, Pack, blind, log, run_pack
-from counterpoint.experiments.peers_dowhy import DoWhyGCM, DoWhyModel
-from counterpoint.seeding import generator
+from reproduction.counterfactuals import SETS, Pack, blind, log, run_pack
+from reproduction.peers_dowhy import DoWhyGCM, DoWhyModel
 
 gcm = pytest.importorskip("dowhy.gcm")
 pytestmark = pytest.mark.filterwarnings("ignore")

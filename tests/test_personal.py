@@ -10,14 +10,14 @@ from torch import Tensor
 import counterpoint as cp
 from counterpoint.data.jobs import Job, Origin
 from counterpoint.data.transitions import Transitions
-from counterpoint.evaluation.off_policy.episodes import Episodes
-from counterpoint.evaluation.off_policy.in_model import value_in_model
-from counterpoint.evaluation.true_return import evaluate_many
-from counterpoint.model import SubjectFactors, Tracker
+from counterpoint.models.base import SubjectFactors, Tracker
+from counterpoint.models.groups import Groups
 from counterpoint.nets.training import Schedule
+from counterpoint.ope.episodes import Episodes
+from counterpoint.ope.in_model import value_in_model
+from counterpoint.ope.true_return import true_returns
 from counterpoint.policies.personal import PersonalPolicy
-from counterpoint.scm.groups import Groups
-from counterpoint.simulation.truth import Truth
+from counterpoint.simulation.truth import TrueModel
 from counterpoint.tasks.base import KnownSCM
 from effects import BRIEF, by_hand, generator, logged
 from tables import refused
@@ -62,11 +62,11 @@ SEARCH = cp.Search(
     MODEL, None, schedule=Schedule(steps=8, check_every=4), optimizer=cp.CrossEntropy(16), choosing_starts=8,
     sees_factor=False,
 )  # fmt: skip
-GROUPED = cp.Personal(SEARCH)
+GROUPED = cp.CTRLp(SEARCH)
 LONG = Schedule(steps=30, check_every=5)
 RULE = cp.OrderedDose(hidden=(8,))
 """A dose that depends on the product of state and factor."""
-SEEING = cp.Personal(
+SEEING = cp.CTRLp(
     replace(SEARCH, sees_factor=True, rule=RULE, optimizer=cp.CrossEntropy(128), schedule=LONG, starts=4), groups=None
 )
 
@@ -110,9 +110,9 @@ def test_a_personal_policy_beats_one_for_all(grouped: PersonalPolicy) -> None:
     common = SEARCH.with_models([Job(ROWS)], [grouped.model], TASK)[0].selected
     assert grouped.groups is not None
     assert grouped.groups.count == 2
-    personal = evaluate_many([grouped, grouped], TASK, trials=60, seed=1)
+    personal = true_returns([grouped, grouped], TASK, trials=60, seed=1)
     torch.testing.assert_close(personal[0], personal[1])
-    for_all = evaluate_many([common], TASK, trials=60, seed=1)[0]
+    for_all = true_returns([common], TASK, trials=60, seed=1)[0]
     assert personal[0].mean() > 0.5 * for_all.mean()  # Returns are negative.
     gain = personal[0] - for_all
     assert gain.mean() > 3 * gain.std() / 60**0.5
@@ -120,9 +120,9 @@ def test_a_personal_policy_beats_one_for_all(grouped: PersonalPolicy) -> None:
 
 def test_in_the_true_model_a_personal_policy_is_worth_what_it_earns(grouped: PersonalPolicy) -> None:
     """Nobody tells it whom it treats there either: told every subject's kind, it would be worth more."""
-    exact, episodes = Truth(TASK, population=True).fit(ROWS), Episodes.of(ROWS)
+    exact, episodes = TrueModel(TASK, population=True).fit(ROWS), Episodes.of(ROWS)
     found = value_in_model(episodes, grouped, exact, TASK, rollouts=40)
-    truth = float(evaluate_many([grouped], TASK, trials=2000, seed=1).mean())
+    truth = float(true_returns([grouped], TASK, trials=2000, seed=1).mean())
     assert found.value == pytest.approx(truth, rel=0.1)
 
 
@@ -240,9 +240,9 @@ def test_a_policy_that_sees_factors_acts_by_them(seeing: PersonalPolicy) -> None
     prior = seeing.adapt(record(1.0, 0)).policy
     assert torch.equal(prior.act(ABOVE), seeing.act(ABOVE, torch.zeros(1, 1)))
     assert torch.equal(prior.act(ABOVE), seeing.act(ABOVE))
-    found = evaluate_many([seeing], TASK, trials=60, seed=1)[0]
+    found = true_returns([seeing], TASK, trials=60, seed=1)[0]
     common = SEARCH.with_models([Job(ROWS)], [seeing.model], TASK)[0].selected
-    assert found.mean() > 0.5 * evaluate_many([common], TASK, trials=60, seed=1)[0].mean()
+    assert found.mean() > 0.5 * true_returns([common], TASK, trials=60, seed=1)[0].mean()
     assert "save the personal policy" in refused(prior.weights)
 
 
@@ -261,7 +261,7 @@ def test_a_saved_personal_policy_gives_the_same_answers(
         assert torch.equal(one.chances, two.chances)
         assert one.group == two.group
         assert torch.equal(one.policy.act(ABOVE), two.policy.act(ABOVE))
-    first, second = (evaluate_many([each], TASK, trials=6, seed=2) for each in (policy, again))
+    first, second = (true_returns([each], TASK, trials=6, seed=2) for each in (policy, again))
     assert torch.equal(first, second)
 
 
@@ -273,9 +273,9 @@ def test_tables_of_other_numbers_of_factors_are_learned_and_judged_together() ->
     policies = [learned.selected for learned in learner.fit_many(jobs, TASK)]
     assert [policy.model.theta_width for policy in policies] == [1, 0]
     assert [policy.groups.count for policy in policies] == [2, 1]
-    together = evaluate_many(policies, TASK, trials=8, seed=0)
+    together = true_returns(policies, TASK, trials=8, seed=0)
     for policy, returns in zip(policies, together, strict=True):
-        torch.testing.assert_close(evaluate_many([policy], TASK, trials=8, seed=0)[0], returns)
+        torch.testing.assert_close(true_returns([policy], TASK, trials=8, seed=0)[0], returns)
     adapted = policies[1].adapt(record(1.0, 4))
     assert adapted.group == 0
     assert adapted.sure == 1.0
@@ -302,15 +302,15 @@ def test_centroids_stand_for_the_subjects_of_a_group(grouped: PersonalPolicy) ->
 def test_q_learning_of_groups(tmp_path: Path) -> None:
     """The paper's: counterfactual rows and a D3QN for each group."""
     learner = cp.D3QN((8,), Schedule(steps=10, check_every=5), 16)
-    general = cp.General(MODEL, learner=learner, selection=cp.Rollouts(starts=4), sees_factor=False)
-    policy = cp.Personal(general, cp.KMeansGroups(2), centroids=True).fit(ROWS, TASK)
+    general = cp.CTRLg(MODEL, learner=learner, selection=cp.RolloutSelection(starts=4), sees_factor=False)
+    policy = cp.CTRLp(general, cp.KMeansGroups(2), centroids=True).fit(ROWS, TASK)
     assert isinstance(policy, PersonalPolicy)
     assert len(policy.policies) == 3
     policy.save(tmp_path)
     again = cp.load(tmp_path)
     rows = record(1.0, 6)
     assert torch.equal(again.adapt(rows).policy.act(ABOVE), policy.adapt(rows).policy.act(ABOVE))
-    assert evaluate_many([policy], TASK, trials=4, seed=0).isfinite().all()
+    assert true_returns([policy], TASK, trials=4, seed=0).isfinite().all()
 
 
 def test_what_makes_no_personal_policy_is_one_line(grouped: PersonalPolicy) -> None:
@@ -323,8 +323,8 @@ def test_what_makes_no_personal_policy_is_one_line(grouped: PersonalPolicy) -> N
     class Other(TwoKinds):
         actions = cp.Discrete.of([0.0, 1.0])
 
-    for learner in (SEARCH, cp.General(MODEL, sees_factor=False)):
-        assert "actions of the task" in refused(lambda learner=learner: cp.Personal(learner).fit(ROWS, Other()))
+    for learner in (SEARCH, cp.CTRLg(MODEL, sees_factor=False)):
+        assert "actions of the task" in refused(lambda learner=learner: cp.CTRLp(learner).fit(ROWS, Other()))
     assert "leave theta out" in refused(lambda: GROUPED.fit(ROWS, TASK, theta=torch.zeros(len(ROWS), 1)))
 
 

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 import counterpoint as cp
-from counterpoint.commands.column_flags import Columns
-from counterpoint.data.patients import read_history, read_patients
-from counterpoint.methods.history import recommend_to
+from counterpoint.cli.column_flags import Columns
+from counterpoint.data.tables.patients import read_history, read_patients
+from counterpoint.policies.history import recommend_to
 from counterpoint.policies.personal import PersonalPolicy
 from counterpoint.policies.values import subject_values
-from counterpoint.runs import Run
+from counterpoint.run import Run
 from test_cli import command
 
 SHAPES = False
@@ -208,7 +208,7 @@ def test_a_policy_that_is_told_factors_is_told_the_records(run: Path, searched: 
     assert told.advice.action == {"dose": float(searched.act(history.now.state, theta))}
     assert "told the subject's factor, from 5 steps" in told.subject.why
     with pytest.raises(cp.CounterpointError, match="must be told every subject's factor"):
-        cp.evaluate(searched, cp.CartPole())
+        cp.true_return(searched, cp.CartPole())
 
 
 def test_a_policy_that_is_the_same_for_everybody_says_so(run: Path) -> None:

@@ -10,18 +10,12 @@ from jaxtyping import config
 from torch import Tensor
 
 import counterpoint
+from counterpoint.core.errors import CounterpointError
 from counterpoint.data.jobs import Job, Origin
 from counterpoint.data.schema import Schema
 from counterpoint.data.spaces import Discrete, nearest
 from counterpoint.data.transitions import Transitions
-from counterpoint.dynamics.base import DynamicsModel
-from counterpoint.dynamics.gaussian import GaussianDynamics
-from counterpoint.dynamics.outcome import Outcome
-from counterpoint.errors import CounterpointError
-from counterpoint.evaluation.true_return import returns
-from counterpoint.nets.likelihood import Likelihood, LikelihoodLearner
-from counterpoint.nets.training import Schedule
-from counterpoint.policies.pets import (
+from counterpoint.learners.baselines.pets import (
     PETS,
     Particles,
     PETSPolicy,
@@ -32,6 +26,12 @@ from counterpoint.policies.pets import (
     TruePlanning,
     places,
 )
+from counterpoint.models.dynamics.base import DynamicsModel
+from counterpoint.models.dynamics.gaussian import GaussianDynamics
+from counterpoint.models.dynamics.outcome import Outcome
+from counterpoint.nets.likelihood import Likelihood, LikelihoodLearner
+from counterpoint.nets.training import Schedule
+from counterpoint.ope.true_return import returns
 from counterpoint.simulation.rollout import Rollout
 from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks.base import KnownSCM, Task

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from counterpoint.commands import console, recommend
-from counterpoint.commands.console import say, show, visible
-from counterpoint.methods.recommendation import Advice, Recommendations
+from counterpoint.cli import console, recommend
+from counterpoint.cli.console import say, show, visible
+from counterpoint.core.results import guarded, read_csv, unguarded, write_csv
 from counterpoint.policies.base import Verdict
-from counterpoint.report.results import guarded, read_csv, unguarded, write_csv
+from counterpoint.policies.recommendation import Advice, Recommendations
 
 IDS = ["P1[b]", "P1[i]", "[/]7", ":x:", "P1\x1b[31m", "P1\u200b", "P1\u202e", "P1\r2", "x" * 90 + "1", "x" * 90 + "2"]
 

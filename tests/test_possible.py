@@ -9,19 +9,19 @@ from torch import Tensor
 
 import counterpoint as cp
 from counterpoint.data.return_range import ReturnRange
-from counterpoint.evaluation.off_policy.compare import compare
-from counterpoint.evaluation.off_policy.episodes import Episodes, Question
-from counterpoint.evaluation.off_policy.inside import Inside
-from counterpoint.evaluation.off_policy.judge import judge
-from counterpoint.evaluation.off_policy.possible import hold, hold_difference, possible_range
-from counterpoint.evaluation.off_policy.result import Estimate, Evaluation
-from counterpoint.evaluation.off_policy.verdict import verdict
-from counterpoint.report.html.judged import interval, judged
+from counterpoint.ope.compare import compare
+from counterpoint.ope.episodes import Episodes, Question
+from counterpoint.ope.evaluation import evaluate
+from counterpoint.ope.model_based import Inside
+from counterpoint.ope.possible import hold, hold_difference, possible_range
+from counterpoint.ope.result import Estimate, Evaluation
+from counterpoint.ope.verdict import verdict
+from counterpoint.page.judged import interval, judged
 from test_judge import GENTLE, GOOD, LOGGED, QUICK, STEPS
 
 SHAPES = False
 RANGE = ReturnRange(-303.0, 0.0)
-CASE = "counterpoint.evaluation.off_policy.case"
+CASE = "counterpoint.ope.problem"
 PATIENTS = LOGGED[LOGGED.subject < 80]
 
 
@@ -58,7 +58,7 @@ def test_a_difference_is_that_of_the_values_held() -> None:
 
 
 def test_an_estimate_that_lay_outside_or_is_unknown_is_not_recommended() -> None:
-    found = judge(PATIENTS, GENTLE, QUICK)
+    found = evaluate(PATIENTS, GENTLE, QUICK)
     name = found.recommended
     rated = lambda verdict, each: replace(found, verdict=verdict).label(each)
     assert rated("supported", Estimate(name, -5.0, -6.0, -4.0)) == "recommended"
@@ -85,7 +85,7 @@ def test_the_verdict_falls_where_the_value_lay_outside() -> None:
 
 def test_judge_holds_what_the_log_cannot_have_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{CASE}.one_step_doubly_robust", shifted(1000.0))
-    found = judge(PATIENTS, GENTLE, QUICK)
+    found = evaluate(PATIENTS, GENTLE, QUICK)
     possible = found.possible
     assert possible is not None
     assert possible == possible_range(PATIENTS, PATIENTS)
@@ -114,20 +114,20 @@ def test_a_declared_range_stands_for_that_of_the_log(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(f"{CASE}.one_step_doubly_robust", shifted(1000.0))
     schema = replace(PATIENTS.schema, knowledge=cp.Knowledge(reward_range=(-500.0, 500.0)))
     rows, policy = replace(PATIENTS, schema=schema), replace(GENTLE, schema=schema)
-    found = judge(rows, policy, QUICK)
+    found = evaluate(rows, policy, QUICK)
     assert found.possible == ReturnRange(-500.0 * STEPS, 500.0 * STEPS, declared=True)
     assert not found.value.held
     narrow = replace(schema, knowledge=cp.Knowledge(reward_range=(-0.001, 0.0)))
     with pytest.raises(cp.CounterpointError, match="outside the declared range"):
-        judge(replace(PATIENTS, schema=narrow), replace(GENTLE, schema=narrow), QUICK)
+        evaluate(replace(PATIENTS, schema=narrow), replace(GENTLE, schema=narrow), QUICK)
 
 
 def test_what_a_model_says_of_continuous_doses_is_held_too(monkeypatch: pytest.MonkeyPatch) -> None:
     said = Inside((Estimate("SCM rollouts", 31_400.0, 2e4, 4e4),))
-    monkeypatch.setattr("counterpoint.evaluation.off_policy.judge.inside_model", lambda *_: said)
+    monkeypatch.setattr("counterpoint.ope.evaluation.inside_model", lambda *_: said)
     box = replace(PATIENTS.schema, actions=cp.Box((0.0,), (1.0,)))
     rows = replace(PATIENTS, schema=box, action_index=torch.full_like(PATIENTS.step, -1))
-    found = judge(rows, replace(GENTLE, schema=box), QUICK)
+    found = evaluate(rows, replace(GENTLE, schema=box), QUICK)
     assert found.possible is not None
     assert found.value.value == found.possible.high
     assert found.label(found.value) == "cannot be judged, held to the possible range"
@@ -135,7 +135,9 @@ def test_what_a_model_says_of_continuous_doses_is_held_too(monkeypatch: pytest.M
 
 
 def test_the_page_says_which_values_were_held() -> None:
-    found = replace(judge(PATIENTS, GENTLE, QUICK), estimates=(hold(Estimate("one-step DR", -5.0, -9.0, 4.0), RANGE),))
+    found = replace(
+        evaluate(PATIENTS, GENTLE, QUICK), estimates=(hold(Estimate("one-step DR", -5.0, -9.0, 4.0), RANGE),)
+    )
     assert interval(found.value) == "−5 (−9 to 0), held to the possible range"
     assert judged(found).estimates.rows[0] == ("one-step DR, recommended", interval(found.value))
     refused = replace(found, verdict="cannot be judged")

@@ -13,21 +13,21 @@ from torch import Tensor
 import counterpoint as cp
 from counterpoint.data.jobs import Job, context
 from counterpoint.data.transitions import concatenate, first_outcome
-from counterpoint.model import SubjectFactors
-from counterpoint.scm.effects import choosing
-from counterpoint.scm.effects.changes import Change, Layout
-from counterpoint.scm.effects.choosing import choose_changes, choose_factors, choose_noise
-from counterpoint.scm.effects.law import EffectsLaw, marginal
-from counterpoint.scm.effects.linear import LinearEffects, Sums, fit, improve
-from counterpoint.scm.effects.mechanism import EffectsMechanism, align
-from counterpoint.scm.effects.prepared import Table, prepare
+from counterpoint.models.base import SubjectFactors
+from counterpoint.models.scm.effects import choosing
+from counterpoint.models.scm.effects.changes import Change, EquationForm
+from counterpoint.models.scm.effects.choosing import choose_changes, choose_factors, choose_noise
+from counterpoint.models.scm.effects.law import EffectsLaw, marginal
+from counterpoint.models.scm.effects.linear import LinearEffects, Sums, fit, improve
+from counterpoint.models.scm.effects.mechanism import EffectsMechanism, align
+from counterpoint.models.scm.effects.prepared import EffectsTable, prepare
 from counterpoint.simulation.models import ModelSimulator
 from effects import EFFECT, MEAN, NOISE, RECIPE, by_hand, generator, linear_rows, logged, responders
 from tables import refused
 
 
-def table(rows: cp.Transitions) -> Table:
-    return Table(context(rows.state, rows.action), rows.state, rows.next_state, rows.subject)
+def table(rows: cp.Transitions) -> EffectsTable:
+    return EffectsTable(context(rows.state, rows.action), rows.state, rows.next_state, rows.subject)
 
 
 def sums(rows: cp.Transitions) -> Sums:
@@ -110,7 +110,7 @@ def test_a_dose_that_never_varies_can_be_fitted() -> None:
 @pytest.mark.parametrize("width", [0, 1])
 def test_the_number_of_factors_is_chosen_on_subjects_kept_aside(width: int, seed: int) -> None:
     rows = linear_rows(thetas(60, width, seed), 8, seed)
-    assert choose_factors(table(rows), Layout(("difference", "difference")), 3, seed) == width
+    assert choose_factors(table(rows), EquationForm(("difference", "difference")), 3, seed) == width
 
 
 def grown(kind: Change | Callable[[Tensor, Tensor, Tensor], Tensor], seed: int = 0) -> cp.Transitions:
@@ -135,24 +135,24 @@ def proportional(volume: Tensor, dose: Tensor, luck: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("kind", ["difference", "ratio", "log ratio"])
 def test_what_a_change_means_is_chosen_on_subjects_kept_aside(kind: Change) -> None:
-    assert choose_changes(table(grown(kind)), Layout(("difference",)), 1, 0).changes == (kind,)
+    assert choose_changes(table(grown(kind)), EquationForm(("difference",)), 1, 0).changes == (kind,)
 
 
 def test_a_column_that_is_not_always_positive_changes_by_differences() -> None:
     rows = grown("ratio")
     shifted = replace(rows, state=rows.state - 5, next_state=rows.next_state - 5)
-    assert choose_changes(table(shifted), Layout(("difference",)), 1, 0).changes == ("difference",)
+    assert choose_changes(table(shifted), EquationForm(("difference",)), 1, 0).changes == ("difference",)
     said = refused(lambda: replace(RECIPE, changes=("ratio",)).fit(shifted))
     assert "'state_0' is not always positive" in said
     assert "changes names 2 columns of 1" in refused(lambda: replace(RECIPE, changes=("ratio",) * 2).fit(rows))
 
 
 def test_noise_proportional_to_the_amount_is_found_where_it_is() -> None:
-    plain = Layout(("difference",))
+    plain = EquationForm(("difference",))
     constant = grown(lambda volume, dose, luck: volume - dose + 0.5 * luck)
     assert choose_noise(table(grown(proportional)), plain, 1, 0).combined
     assert not choose_noise(table(constant), plain, 1, 0).combined
-    ratio = Layout(("ratio",))
+    ratio = EquationForm(("ratio",))
     assert choose_noise(table(grown(proportional)), ratio, 1, 0) == ratio
 
 
@@ -162,8 +162,8 @@ def test_the_noise_of_many_columns_is_not_chosen_because_no_row_is_weighed_by_it
     monkeypatch.setattr(choosing, "held_out_density", lambda *_: pytest.fail("fitted twice to the same sums"))
     width = 9
     wide = torch.randn(60, width, generator=torch.Generator().manual_seed(0)) + 5
-    rows = Table(torch.cat([wide, wide[:, :1]], 1), wide, wide + 0.1, torch.arange(60) // 6)
-    plain = Layout(("difference",) * width)
+    rows = EffectsTable(torch.cat([wide, wide[:, :1]], 1), wide, wide + 0.1, torch.arange(60) // 6)
+    plain = EquationForm(("difference",) * width)
     assert choose_noise(rows, plain, 1, 0) == plain
 
 
@@ -184,7 +184,7 @@ def test_the_combined_noise_of_a_fitted_law_is_that_of_the_rows() -> None:
 
 # Changes.
 
-KINDS = Layout(("difference", "ratio", "log ratio", "difference"), told=(3,))
+KINDS = EquationForm(("difference", "ratio", "log ratio", "difference"), told=(3,))
 
 
 def test_changes_lead_back_to_the_next_state() -> None:
@@ -216,7 +216,7 @@ def test_equations_are_told_logarithms_of_what_grows_and_nothing_else() -> None:
 
 def test_the_law_gives_a_subject_the_likelihood_of_the_linear_model() -> None:
     """Silent networks: evidence and marginal together are the mixed-effects model, in the units of the columns."""
-    rows, layout = linear_rows(thetas(30, 1), 5, 8), Layout(("difference", "difference"))
+    rows, layout = linear_rows(thetas(30, 1), 5, 8), EquationForm(("difference", "difference"))
     ready = prepare(table(rows), layout, 1)
     found = fit(ready.sums, 1)
     law = EffectsLaw(1, layout, 3, 1, (4,))

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import counterpoint as cp
-from counterpoint.data.missing import RIDGE
+from counterpoint.data.tables.missing import RIDGE
 from tables import load, noted, refused, ward
 
 NAN = float("nan")

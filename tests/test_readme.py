@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 import torch
 
-from counterpoint.cli import main
-from counterpoint.runs import Run
+from counterpoint.cli.main import main
+from counterpoint.run import Run
 from strangers import settle
 
 SHAPES = False

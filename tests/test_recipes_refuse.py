@@ -7,22 +7,22 @@ from dataclasses import replace
 
 import pytest
 
-from counterpoint.counterfactual import Augmenter
-from counterpoint.dynamics.gaussian import GaussianDynamics
-from counterpoint.dynamics.gaussian_process import GaussianProcess
-from counterpoint.dynamics.outcome import Outcome
-from counterpoint.errors import CounterpointError
-from counterpoint.methods.general import General
+from counterpoint.core.errors import CounterpointError
+from counterpoint.learners.baselines.bcq import BCQ
+from counterpoint.learners.baselines.pets import PETS, Planner
+from counterpoint.learners.baselines.steve import MVE, STEVE
+from counterpoint.learners.ctrl_g import CTRLg
+from counterpoint.learners.d3qn import D3QN
+from counterpoint.models.dynamics.gaussian import GaussianDynamics
+from counterpoint.models.dynamics.gaussian_process import GaussianProcess
+from counterpoint.models.dynamics.outcome import Outcome
+from counterpoint.models.scm.auto import AutoSCM
+from counterpoint.models.scm.bicogan import BiCoGAN
+from counterpoint.models.scm.density import DensitySCM
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Schedule
-from counterpoint.policies.bcq import BCQ
-from counterpoint.policies.d3qn import D3QN
-from counterpoint.policies.pets import PETS, Planner
-from counterpoint.policies.steve import MVE, STEVE
-from counterpoint.scm.auto import Auto
-from counterpoint.scm.bicogan import BiCoGAN
-from counterpoint.scm.density import DensitySCM
-from counterpoint.simulation.selection import Rollouts
+from counterpoint.simulation.augmentation import Augmenter
+from counterpoint.simulation.selection import RolloutSelection
 from counterpoint.tasks.cartpole import CartPole
 from recipes import DENSITY, ROWS
 
@@ -87,8 +87,11 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "elites are candidates": (lambda: Planner(candidates=10, elites=11), "11 elites of 10 candidates"),
     "candidates come in pairs": (lambda: Planner(candidates=11, elites=2), "2 elites of 11 candidates"),
     "a plan looks ahead": (lambda: Planner(horizon=0), "horizon=0 of Planner is not a number from 1"),
-    "an episode is tried": (lambda: Rollouts(starts=0), "starts=0 of Rollouts is not a number from 1"),
-    "no negative episode": (lambda: Rollouts(horizon=-1), "horizon=-1 of Rollouts is not a number from 0"),
+    "an episode is tried": (lambda: RolloutSelection(starts=0), "starts=0 of RolloutSelection is not a number from 1"),
+    "no negative episode": (
+        lambda: RolloutSelection(horizon=-1),
+        "horizon=-1 of RolloutSelection is not a number from 0",
+    ),
     "STEVE looks ahead": (lambda: STEVE(horizon=-1), "horizon=-1 of STEVE is not a number from 0"),
     "so does MVE": (lambda: MVE(horizon=-1), "horizon=-1 of MVE is not a number from 0"),
     "STEVE has a Q-function": (lambda: STEVE(q_functions=0), "q_functions=0 of STEVE is not a number from 1"),
@@ -102,7 +105,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "a count is whole": (lambda: Schedule(steps=2.5), "steps=2.5 of Schedule is not a whole number"),
     "yes is no count": (lambda: Schedule(steps=True), "steps=True of Schedule is not a whole number"),
     "a rate falls in a known way": (lambda: Schedule(rate="wild"), "rate='wild' of Schedule is not one of 'constant'"),
-    "a recipe is made of recipes": (lambda: General(model="gan"), "model='gan' of General is not a ModelRecipe"),
+    "a recipe is made of recipes": (lambda: CTRLg(model="gan"), "model='gan' of CTRLg is not a ModelRecipe"),
     "a law is a law": (lambda: DensitySCM(law=None), "law=None of DensitySCM is not a Gaussian"),
     "a simulator looks ahead": (lambda: CartPole(horizon=-5), "horizon=-5 of CartPole is not a number from 1"),
     "noise is finite": (lambda: CartPole(noise_size=math.inf), "noise_size=inf of CartPole is not a finite number"),
@@ -110,8 +113,8 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: replace(BiCoGAN().training, betas=(0.5,)),
         "betas=(0.5,) of Adversarial is not a tuple",
     ),
-    "a choice has candidates": (lambda: Auto(candidates=()), "Auto has no candidates"),
-    "a choice is judged on something": (lambda: Auto(held_out=0.0), "held_out=0.0 leaves one side empty"),
+    "a choice has candidates": (lambda: AutoSCM(candidates=()), "AutoSCM has no candidates"),
+    "a choice is judged on something": (lambda: AutoSCM(held_out=0.0), "held_out=0.0 leaves one side empty"),
 }
 
 
@@ -132,11 +135,11 @@ def test_it_is_refused_in_one_line(make: Callable[[], object], message: str) -> 
         lambda: D3QN(real_share=1.0),
         lambda: BCQ(threshold=0.0),
         lambda: Planner(candidates=10, elites=10, horizon=1, iterations=1),
-        lambda: Rollouts(starts=1, horizon=0),
+        lambda: RolloutSelection(starts=1, horizon=0),
         lambda: STEVE(horizon=0, rewards=0, dynamics=1, q_functions=1),
         lambda: Outcome(discount=0.0),
         lambda: Outcome(discount=1.0),
-        lambda: Auto(candidates=(DensitySCM(),)),
+        lambda: AutoSCM(candidates=(DensitySCM(),)),
     ],
 )
 def test_what_is_just_possible_is_not(make: Callable[[], object]) -> None:

@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 import counterpoint as cp
-from counterpoint.commands.recommend import counted
+from counterpoint.checks.support import Similar, Threshold, near_doses
+from counterpoint.cli.recommend import counted
 from counterpoint.data.doses import ActionColumn
 from counterpoint.data.schema import Column, Schema
 from counterpoint.data.spaces import Box, Discrete
 from counterpoint.data.transitions import Transitions, concatenate
-from counterpoint.methods.history import PersonalAdvice
-from counterpoint.methods.recommendation import WITHHELD, Advice, recommend
 from counterpoint.policies.base import Policy
-from counterpoint.policies.qnetwork import QPolicy
-from counterpoint.scm.support import Similar, Threshold, near_doses
+from counterpoint.policies.history import PersonalAdvice
+from counterpoint.policies.q import QPolicy
+from counterpoint.policies.recommendation import WITHHELD, Advice, recommend
 
 SHAPES = False
 DOSES = Discrete.of([0.0, 1.0, 2.0])

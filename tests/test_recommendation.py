@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import counterpoint as cp
-from counterpoint.cli import in_flags, main
-from counterpoint.data.patients import read_patients
-from counterpoint.methods.recommendation import Recommendations, recommend
+from counterpoint.checks.support import Similar
+from counterpoint.cli.main import in_flags, main
+from counterpoint.data.tables.patients import read_patients
 from counterpoint.nets import training
-from counterpoint.scm.support import Similar
+from counterpoint.policies.recommendation import Recommendations, recommend
 
 SHAPES = False
 

@@ -8,10 +8,10 @@ from torch import Tensor
 
 import counterpoint as cp
 from counterpoint.data.jobs import Origin
-from counterpoint.evaluation.replay import replay
+from counterpoint.models.scm.base import StructuralCausalModel
+from counterpoint.ope.replay import replay
 from counterpoint.policies.searched import SearchedPolicy
 from counterpoint.policies.values import action_values, state_values
-from counterpoint.scm.base import StructuralCausalModel
 from effects import by_hand, logged
 from recipes import BRIEF, Pays
 

@@ -14,32 +14,25 @@ import pytest
 import torch
 
 import counterpoint as cp
-from counterpoint.artifacts import write_text
-from counterpoint.commands.check_scm import examine
-from counterpoint.evaluation.off_policy.confounding import Bound
-from counterpoint.evaluation.off_policy.result import (
-    BehaviourFound,
-    Diagnostics,
-    Estimate,
-    Evaluation,
-    Part,
-    Sensitivity,
-)
-from counterpoint.evaluation.off_policy.target import Softened
+from counterpoint.cli.check_scm import examine
+from counterpoint.core.artifacts import write_text
+from counterpoint.learners.search import SearchedPolicy
+from counterpoint.ope.confounding import Bound
+from counterpoint.ope.result import BehaviourFound, Diagnostics, Estimate, Evaluation, Part, Sensitivity
+from counterpoint.ope.target import EpsilonMixture
+from counterpoint.page import cells
+from counterpoint.page.choices import choices_of
+from counterpoint.page.cohort import cohort, mean_of, records_of
+from counterpoint.page.gather import gather
+from counterpoint.page.imagined import ask, imagined
+from counterpoint.page.judged import comparison, judged
+from counterpoint.page.page import render
+from counterpoint.page.parts import Parts
+from counterpoint.page.recipes import lines_of
+from counterpoint.page.severity import medians, severity_of
+from counterpoint.page.words import rule_of
 from counterpoint.policies.personal import PersonalPolicy
-from counterpoint.policies.search import SearchedPolicy
-from counterpoint.report.html import cells
-from counterpoint.report.html.choices import choices_of
-from counterpoint.report.html.cohort import cohort, mean_of, records_of
-from counterpoint.report.html.gather import gather
-from counterpoint.report.html.imagined import ask, imagined
-from counterpoint.report.html.judged import comparison, judged
-from counterpoint.report.html.page import render
-from counterpoint.report.html.parts import Parts
-from counterpoint.report.html.recipes import lines_of
-from counterpoint.report.html.severity import medians, severity_of
-from counterpoint.report.html.words import rule_of
-from counterpoint.runs import Run
+from counterpoint.run import Run
 from counterpoint.tasks import sepsis
 from counterpoint.tasks.base import Task
 from counterpoint.tasks.cartpole import CartPole
@@ -103,7 +96,7 @@ def learned(folder: Path, rows: cp.Transitions, task: Task | None = None) -> Run
 def recipe_for(rows: cp.Transitions) -> Any:
     """A small model of a table, categories among its columns or not."""
     coded = rows.schema.categories
-    return cp.Mixed(coded, ensemble=2, hidden=(8,), likelihood=BRIEF) if coded else DENSITY
+    return cp.MixedSCM(coded, ensemble=2, hidden=(8,), likelihood=BRIEF) if coded else DENSITY
 
 
 @pytest.fixture(scope="module")
@@ -287,7 +280,7 @@ def evaluation(verdict: Any = "with care", low: float = 0.2) -> Evaluation:
         sensitivity=Sensitivity(
             (replace(value, name="BoostedTrees"),), "record", (Bound(1.0, 7, 7, 4, 9), Bound(2.0, 5, 9, 2, 11)), 1.1
         ),
-        softened=Softened(),
+        softened=EpsilonMixture(),
         held_out=True,
         discount=0.99,
         confidence=0.95,

@@ -10,34 +10,34 @@ from unittest.mock import ANY
 import pytest
 import torch
 
-from counterpoint.cli import main
-from counterpoint.commands import parts, reproduce, reproduce_all
-from counterpoint.commands.parts import HOST, PARTS, Measured, Part
-from counterpoint.commands.reproduce import Reproduce
-from counterpoint.commands.reproduce_all import Record, ReproduceAll
-from counterpoint.errors import CounterpointError
-from counterpoint.evaluation.off_policy.case import Judging
-from counterpoint.experiments import evaluation
-from counterpoint.experiments.ablations import REFERENCE
-from counterpoint.experiments.classic import Problem
-from counterpoint.experiments.counterfactuals import Counterfactuals, named
-from counterpoint.experiments.estimators import quick_estimators
-from counterpoint.experiments.evaluation import EvaluationBenchmark
-from counterpoint.experiments.executors import Auto, Executor, InProcess, Joblib
-from counterpoint.experiments.grid import Grid, Protocol
-from counterpoint.experiments.groups import GroupAccuracy
-from counterpoint.experiments.hd_arms import HDArm
-from counterpoint.experiments.jobserver import ADDRESS, RANK, Slots
-from counterpoint.experiments.known_policies import GROUNDS, finite_ground
-from counterpoint.experiments.sepsis import Sepsis
-from counterpoint.experiments.sepsis_cohort import SyntheticPatients
-from counterpoint.experiments.tumour import TumourBenchmark
-from counterpoint.methods.arms import CTRL_G
+from counterpoint.cli.main import main
+from counterpoint.core.errors import CounterpointError
+from counterpoint.core.results import hardware
+from counterpoint.learners.methods import CTRL_G
+from counterpoint.models.scm.random_effects import RandomEffects
 from counterpoint.nets.training import Schedule
-from counterpoint.report.results import hardware
-from counterpoint.scm.random_effects import RandomEffects
-from counterpoint.tasks.classic import Pendulum
-from counterpoint.tasks.finite import FiniteProcess
+from counterpoint.ope.problem import OPESettings
+from reproduction import evaluation
+from reproduction.ablations import REFERENCE
+from reproduction.classic import Problem
+from reproduction.commands import parts, reproduce, reproduce_all
+from reproduction.commands.parts import HOST, PARTS, Measured, Part
+from reproduction.commands.reproduce import Reproduce
+from reproduction.commands.reproduce_all import Record, ReproduceAll
+from reproduction.counterfactuals import Counterfactuals, named
+from reproduction.estimators import quick_estimators
+from reproduction.evaluation import EvaluationBenchmark
+from reproduction.executors import Auto, Executor, InProcess, Joblib
+from reproduction.grid import Grid, Protocol
+from reproduction.groups import GroupAccuracy
+from reproduction.hd_arms import HDArm
+from reproduction.jobserver import ADDRESS, RANK, Slots
+from reproduction.known_policies import GROUNDS, finite_ground
+from reproduction.sepsis import Sepsis
+from reproduction.sepsis_cohort import SyntheticPatients
+from reproduction.tasks.classic import Pendulum
+from reproduction.tasks.finite import FiniteProcess
+from reproduction.tumour import TumourBenchmark
 from test_classic import SEARCH
 from test_evaluation_bench import CHANCE, EXPERT
 from test_grid import TINY, TINY_CTRL_G, tiny_grid
@@ -72,18 +72,18 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         "bench.quick_groups": lambda: GroupAccuracy((1,), 8, 1, model=one, name="groups-quick"),
         "bench.quick_evaluation": lambda: EvaluationBenchmark(
-            {"tiny": 1}, judging=Judging(others=(), draws=20, critic_draws=3), name="evaluation-quick"
+            {"tiny": 1}, judging=OPESettings(others=(), draws=20, critic_draws=3), name="evaluation-quick"
         ),
     }
     sepsis = Sepsis(SyntheticPatients(60), TINY_SEPSIS, 1, trials=10, judging=BRIEFLY, name="sepsis-quick")
     monkeypatch.setattr(Reproduce, "sepsis", lambda self: sepsis)
     for name, value in sizes.items():
-        monkeypatch.setattr(f"counterpoint.commands.{name}", value)
+        monkeypatch.setattr(f"counterpoint.cli.{name}", value)
     monkeypatch.setattr(reproduce_all, "QUICK", {})
-    monkeypatch.setattr("counterpoint.experiments.grid.BEHAVIOUR_BLOCK", 2)
-    monkeypatch.setattr("counterpoint.methods.behaviour.EPISODES", 2)
-    monkeypatch.setattr("counterpoint.methods.behaviour.RESTARTS", 1)
-    monkeypatch.setattr("counterpoint.methods.behaviour.LEARNER", TINY)
+    monkeypatch.setattr("reproduction.grid.BEHAVIOUR_BLOCK", 2)
+    monkeypatch.setattr("reproduction.behaviour.EPISODES", 2)
+    monkeypatch.setattr("reproduction.behaviour.RESTARTS", 1)
+    monkeypatch.setattr("reproduction.behaviour.LEARNER", TINY)
     monkeypatch.setitem(GROUNDS, "tiny", lambda: finite_ground(process, EXPERT, 60))  # pyright: ignore[reportArgumentType]
     monkeypatch.setenv("COUNTERPOINT_COMMIT", "1111111")
     evaluation._ground.cache_clear()

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import counterpoint as cp
-from counterpoint.commands.column_flags import Columns
-from counterpoint.commands.run import _flags
+from counterpoint.cli.column_flags import Columns
+from counterpoint.cli.run import _flags
 from recipes import BRIEF
 from test_cli import command
 

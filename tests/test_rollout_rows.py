@@ -9,12 +9,12 @@ from torch import Tensor
 
 import counterpoint as cp
 from counterpoint.data.jobs import Job
-from counterpoint.methods.general import General
+from counterpoint.learners.ctrl_g import CTRLg
+from counterpoint.learners.d3qn import D3QN
+from counterpoint.learners.rollout_rows import RolloutReplay, RolloutRows
+from counterpoint.models.scm.base import StructuralCausalModel
 from counterpoint.nets.training import Monitor, Schedule
-from counterpoint.policies.d3qn import D3QN
-from counterpoint.policies.qnetwork import QPolicy
-from counterpoint.policies.rollout_rows import RolloutReplay, RolloutRows
-from counterpoint.scm.base import StructuralCausalModel
+from counterpoint.policies.q import QPolicy
 from recipes import BRIEF
 
 SHAPES = False
@@ -22,7 +22,7 @@ TASK = cp.CartPole()
 LOG = cp.simulate(TASK, cp.random_policy(TASK), 10, 20, seed=0)
 HOW = RolloutRows(every=4, episodes=3, steps=6, rounds=2, random_actions=0.0)
 LEARNER = D3QN((8,), Schedule(steps=12, check_every=6, log_every=6), batch=20, networks=2)
-METHOD = General(cp.DensitySCM(ensemble=2, hidden=(8,), likelihood=BRIEF), learner=LEARNER, rollouts=HOW)
+METHOD = CTRLg(cp.DensitySCM(ensemble=2, hidden=(8,), likelihood=BRIEF), learner=LEARNER, rollouts=HOW)
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_some_actions_are_random(model: StructuralCausalModel) -> None:
 
 
 def test_a_minibatch_has_fixed_shares(model: StructuralCausalModel) -> None:
-    from counterpoint.policies.d3qn import QLearner, greedy_by, table
+    from counterpoint.learners.d3qn import QLearner, greedy_by, table
 
     job = METHOD.augment(Job(LOG), model, TASK)
     tables, replay = [table(job)] * 2, replay_of(model, replace(HOW, share=0.4))

@@ -16,18 +16,18 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 import counterpoint as cp
-from counterpoint.commands.train import PERSONAL, WITHOUT_Q, Method
-from counterpoint.dynamics.outcome import LearnedTask, Outcome
-from counterpoint.errors import CounterpointError
-from counterpoint.methods.arms import named_arms
+from counterpoint.checks.assumptions import report
+from counterpoint.cli.train import PERSONAL, WITHOUT_Q, Method
+from counterpoint.core.errors import CounterpointError
+from counterpoint.learners.baselines.pets import PETS, Planner
+from counterpoint.learners.baselines.steve import MVE, STEVE
+from counterpoint.learners.d3qn import D3QN
+from counterpoint.learners.methods import named_arms
+from counterpoint.models.dynamics.outcome import LearnedTask, Outcome
 from counterpoint.nets.training import Schedule
-from counterpoint.policies.d3qn import D3QN
-from counterpoint.policies.pets import PETS, Planner
-from counterpoint.policies.steve import MVE, STEVE
-from counterpoint.report.check_figure import check_figure
-from counterpoint.runs import PARTS, RECORD, Run
-from counterpoint.scm.checks import report
-from counterpoint.simulation.selection import Rollouts
+from counterpoint.page.check_figure import check_figure
+from counterpoint.run import PARTS, RECORD, Run
+from counterpoint.simulation.selection import RolloutSelection
 from counterpoint.tasks.base import Task
 from counterpoint.tasks.cartpole import CartPole
 from recipes import BRIEF, DENSITY, DYNAMICS, MODELS, PAPER
@@ -92,10 +92,10 @@ def wards(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def small() -> Iterator[None]:
     """A learned task that is quick to fit, and checks without their figure."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("counterpoint.commands.fit.Outcome", lambda: SMALL_OUTCOME)
-        patch.setattr("counterpoint.commands.evaluate.evaluation_figure", lambda found, path: None)
+        patch.setattr("counterpoint.cli.fit.Outcome", lambda: SMALL_OUTCOME)
+        patch.setattr("counterpoint.cli.evaluate.evaluation_figure", lambda found, path: None)
         patch.setattr(
-            "counterpoint.commands.check_scm.check_figure", lambda sample, path, progress: report(sample, progress)
+            "counterpoint.cli.check_scm.check_figure", lambda sample, path, progress: report(sample, progress)
         )
         yield
 
@@ -452,7 +452,7 @@ def test_a_check_of_whole_numbers_says_whether_its_rows_were_seen(tmp_path: Path
 
 
 def test_a_check_draws_its_figure(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    monkeypatch.setattr("counterpoint.commands.check_scm.check_figure", check_figure)
+    monkeypatch.setattr("counterpoint.cli.check_scm.check_figure", check_figure)
     run = bench.copy("ward", tmp_path / "run")
     before = (run / "check.json").read_bytes()
     step("check-scm", run)
@@ -690,7 +690,7 @@ def test_a_kill_at_any_write_is_refused_and_mended(
     first: str, second: str, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed before its n-th file takes its place, n = 1, 2, …: what the folder still has belongs together."""
-    import counterpoint.artifacts as artifacts
+    import counterpoint.core.artifacts as artifacts
 
     for kill_at in range(1, 99):
         run = bench.copy(first, tmp_path / f"run-{kill_at}")
@@ -710,7 +710,7 @@ def test_a_kill_at_any_write_is_refused_and_mended(
 def test_a_command_killed_at_any_write_can_be_run_again(
     name: str, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import counterpoint.artifacts as artifacts
+    import counterpoint.core.artifacts as artifacts
 
     for kill_at in range(1, 99):
         run = bench.copy("cartpole", tmp_path / f"run-{kill_at}")
@@ -776,7 +776,7 @@ def test_data_that_come_in_while_a_command_works_are_not_what_it_worked_on(
     cls, method = {
         "fit": (cp.DensitySCM, "fit"),
         "augment": (cp.Augmenter, "augment"),
-        "train": (cp.General, "learn"),
+        "train": (cp.CTRLg, "learn"),
     }[name]
     work, working = getattr(cls, method), []
 
@@ -822,20 +822,20 @@ class Spy:
 
 def tiny_arms(learner: D3QN) -> dict[str, Any]:
     """The arms with models that are fitted in a blink; the Q-learning is the command's."""
-    few = Rollouts(starts=2, horizon=3)
+    few = RolloutSelection(starts=2, horizon=3)
     models = {"ctrl-g": DENSITY, "ctrl-g-bicogan": PAPER, "base-d": MODELS["deterministic"]}
     models |= {"base-s": MODELS["gaussian dynamics"], "base-m": MODELS["mixture dynamics"]}
     planner = Planner(horizon=2, candidates=4, elites=2, iterations=1)
     model = cp.Deterministic(hidden=(8,), batch_norm=False, likelihood=BRIEF)
     small = {"dynamics": 2, "rewards": 2, "q_functions": 2, "model": model, "learner": learner, "selection": few}
     return {
-        **{name: cp.General(model, learner=learner, selection=few) for name, model in models.items()},
+        **{name: cp.CTRLg(model, learner=learner, selection=few) for name, model in models.items()},
         "d3qn": named_arms(learner)["d3qn"],
         "bcq": named_arms(learner)["bcq"],
         "pets": PETS(cp.GaussianDynamics(**DYNAMICS), particles=2, planner=planner),
         "steve": STEVE(**small),
         "mve": MVE(**small),
-        "ctrl-g-rollouts": cp.General(DENSITY, learner=learner, selection=few, rollouts=SHORT),
+        "ctrl-g-rollouts": cp.CTRLg(DENSITY, learner=learner, selection=few, rollouts=SHORT),
         "search": cp.Search(DENSITY, cp.PosteriorDraws(2), **BRIEF_SEARCH),
         "pilco": cp.Search(MODELS["gaussian process"], None, **BRIEF_SEARCH),
         **{name: named_arms(learner)[name] for name in PERSONAL},
@@ -865,7 +865,7 @@ def test_every_method_learns_from_the_runs_training_rows(
     )
     arms = lambda learner: {n: arm if own else Spy(arm, seen) for n, arm in tiny_arms(learner).items()}
     run = bench.copy(source, tmp_path / "run")
-    monkeypatch.setattr("counterpoint.commands.train.named_arms", arms)
+    monkeypatch.setattr("counterpoint.cli.train.named_arms", arms)
     command("train", "--run", run, "--method", method, *([] if method in WITHOUT_Q else TINY_TRAIN))
     assert f"{method} learned on {len(Run(run).training)} logged rows" in capsys.readouterr().out
     policy = Run(run).policy

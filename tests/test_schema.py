@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import counterpoint as cp
+from counterpoint.core.seeding import generator
 from counterpoint.data.schema import Column, Fill, Schema, agree
 from counterpoint.data.spaces import Box, Discrete
-from counterpoint.methods.recommendation import recommend
-from counterpoint.scm.base import StructuralCausalModel
-from counterpoint.seeding import generator
+from counterpoint.models.scm.base import StructuralCausalModel
+from counterpoint.policies.recommendation import recommend
 from recipes import BRIEF, CONDITIONAL, DENSITY, MODELS, PAPER, POLICY, Pays
 from tables import ROLES, load, refused, ward
 
@@ -106,7 +106,7 @@ def test_a_model_answers_for_tables_of_its_own_columns_only(name: str, fitted: S
     assert words in refused(lambda: fitted.abduct(rows))
     assert words in refused(lambda: fitted.counterfactual(rows, rows.action))
     assert words in refused(lambda: cp.Augmenter().augment(rows, fitted, task))
-    assert words in refused(lambda: cp.check(fitted, rows))
+    assert words in refused(lambda: cp.check_scm(fitted, rows))
 
 
 def test_a_category_is_no_number_and_its_levels_have_an_order() -> None:
@@ -131,7 +131,7 @@ LEARNERS: dict[str, Any] = {
     "BCQ": cp.BCQ(learner=POLICY),
     "PETS": cp.PETS(MODELS["gaussian dynamics"], particles=2, planner=cp.Planner(3, 10, 2, 1)),
     "STEVE": cp.STEVE(horizon=1, learner=POLICY, dynamics=2, rewards=2, q_functions=2, model=MODELS["deterministic"]),
-    "General": cp.General(DENSITY, cp.Augmenter(1), POLICY),
+    "General": cp.CTRLg(DENSITY, cp.Augmenter(1), POLICY),
 }
 
 
@@ -223,7 +223,7 @@ MADE: dict[str, Callable[[cp.Transitions], Any]] = {
     "policy": lambda rows: POLICY.fit(rows, Pays(rows.actions)),
     "behaviour": lambda rows: cp.BCQ(learner=POLICY).fit(rows, Pays(rows.actions)),
     "choice": lambda rows: cp.Choice(DENSITY, (), "").fit(rows),
-    "auto": lambda rows: cp.Auto((DENSITY,)).fit(rows),
+    "auto": lambda rows: cp.AutoSCM((DENSITY,)).fit(rows),
 }
 
 
@@ -266,7 +266,7 @@ def test_a_density_of_a_table_with_categories_is_a_mixed_model(
     mixed: tuple[StructuralCausalModel, cp.Transitions],
 ) -> None:
     model, rows = mixed
-    assert isinstance(model.recipe, cp.Mixed)
+    assert isinstance(model.recipe, cp.MixedSCM)
     assert model.recipe.categories == ((2, 2), (3, 2), (4, 3))
     assert model.recipe.static == (1, 3)
     wanted = (DENSITY.law, DENSITY.ensemble, DENSITY.hidden, DENSITY.likelihood, DENSITY.variation_penalty)

@@ -12,14 +12,14 @@ import counterpoint as cp
 from counterpoint.data.jobs import Job, Origin
 from counterpoint.data.schema import Column, Schema
 from counterpoint.data.transitions import concatenate
+from counterpoint.learners.evolution import Distribution
+from counterpoint.learners.search import SearchLearner
+from counterpoint.models.scm.base import StructuralCausalModel
 from counterpoint.nets.learner import Stepper
 from counterpoint.nets.training import Monitor, Schedule
 from counterpoint.policies.base import Policy
-from counterpoint.policies.evolution import Distribution
-from counterpoint.policies.rules import is_ordered, middle_doses
-from counterpoint.policies.search import SearchLearner
+from counterpoint.policies.rule import is_ordered, middle_doses
 from counterpoint.policies.searched import SearchedPolicy
-from counterpoint.scm.base import StructuralCausalModel
 from counterpoint.simulation.models import ModelSimulator
 from counterpoint.simulation.rollout import Rollout
 from recipes import BRIEF
@@ -190,8 +190,8 @@ def test_the_rule_found_is_the_best_one() -> None:
     found = SEARCH.fit(LOG, DRIFT)
     states = torch.tensor([[0.4, 0.0], [0.0, 0.4], [-0.3, 0.2]])
     torch.testing.assert_close(found.act(states), -states, atol=0.2, rtol=0)
-    assert cp.evaluate(found, DRIFT, 50).mean() > -1.0 > cp.evaluate(_still(), DRIFT, 50).mean()
-    assert found.return_in_model == pytest.approx(float(cp.evaluate(found, DRIFT, 200).mean()), abs=0.3)
+    assert cp.true_return(found, DRIFT, 50).mean() > -1.0 > cp.true_return(_still(), DRIFT, 50).mean()
+    assert found.return_in_model == pytest.approx(float(cp.true_return(found, DRIFT, 200).mean()), abs=0.3)
 
 
 def _still() -> Policy:
@@ -242,7 +242,7 @@ def test_factors_are_rounded_where_candidates_are_tried_and_not_where_one_is_cho
 
 def test_a_pool_s_noise_belongs_to_its_member(model: StructuralCausalModel) -> None:
     pool = model.abduct(LOG).unflatten(1, (2, -1))
-    drawn = cp.Pool().source(model, Job(LOG))(3, 2, 4, torch.Generator().manual_seed(0))
+    drawn = cp.NoisePool().source(model, Job(LOG))(3, 2, 4, torch.Generator().manual_seed(0))
     for member in range(2):
         known = {tuple(row) for row in pool[:, member].tolist()}
         assert all(tuple(row) in known for row in drawn[:, member].flatten(0, 1).tolist())
@@ -341,7 +341,7 @@ def test_leaving_the_log_has_its_price(model: StructuralCausalModel) -> None:
 
 
 def test_near_the_log_is_where_logged_pairs_are() -> None:
-    from counterpoint.scm.support import NearLog
+    from counterpoint.checks.support import NearLog
 
     near = NearLog([LOG, LOG[:50]], [0, 1])
     state, action = LOG.state.expand(2, -1, -1), LOG.action.expand(2, -1, -1)
@@ -351,7 +351,7 @@ def test_near_the_log_is_where_logged_pairs_are() -> None:
 
 
 def test_imagined_rows_do_not_bring_a_step_near_the_log() -> None:
-    from counterpoint.scm.support import NearLog
+    from counterpoint.checks.support import NearLog
 
     imagined = replace(LOG, state=LOG.state + 20, imagined=torch.ones(len(LOG), dtype=torch.bool))
     near = NearLog([concatenate([LOG, imagined])], [0], most=2 * len(LOG))

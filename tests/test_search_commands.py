@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import counterpoint as cp
-from counterpoint.commands.column_flags import Columns
-from counterpoint.methods.recommendation import WITHHELD
-from counterpoint.runs import Run
+from counterpoint.cli.column_flags import Columns
+from counterpoint.policies.recommendation import WITHHELD
+from counterpoint.run import Run
 from test_cli import _kill_and_resume, command
 
 FIT = ["scm:density", "--scm.ensemble", "2", "--scm.hidden", "8", "--scm.likelihood.schedule.steps", "100"]

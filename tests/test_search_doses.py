@@ -8,14 +8,14 @@ import pytest
 import torch
 
 import counterpoint as cp
-from counterpoint.commands.search_flags import SearchFlags
+from counterpoint.cli.search_flags import SearchFlags
 from counterpoint.data.jobs import Job
 from counterpoint.data.logged_returns import logged_returns, return_deviation
 from counterpoint.data.schema import Schema
 from counterpoint.data.transitions import Transitions
-from counterpoint.policies.rules import logged_doses, middle_doses
-from counterpoint.policies.search import SearchLearner
-from counterpoint.runs import Run
+from counterpoint.learners.search import SearchLearner
+from counterpoint.policies.rule import logged_doses, middle_doses
+from counterpoint.run import Run
 from counterpoint.simulation.models import ModelSimulator
 from test_cli import command
 from test_search import DRIFT, LOG, MODEL_RECIPE, SEARCH, policy

@@ -6,15 +6,15 @@ import pytest
 import torch
 
 import counterpoint as cp
+from counterpoint.core.errors import CounterpointError
 from counterpoint.data.doses import ActionColumn, product_space
 from counterpoint.data.schema import Column, Schema
-from counterpoint.errors import CounterpointError
+from counterpoint.models.scm.base import StructuralCausalModel
+from counterpoint.models.scm.mixed import MixedSCM
+from counterpoint.models.scm.seen import ContextEncoding, amounts_in
 from counterpoint.nets.laws import Gaussian
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Schedule
-from counterpoint.scm.base import StructuralCausalModel
-from counterpoint.scm.mixed import Mixed
-from counterpoint.scm.seen import Seen, amounts_in
 
 NAMES = ("lactate", "pressure", "alarm", "score", "age")
 DOSE = ActionColumn("dose", cuts=(1.0, 10.0, 100.0), zero=True, doses=(0.0, 0.5, 5.0, 50.0, 500.0))
@@ -77,7 +77,7 @@ def fitted() -> tuple[StructuralCausalModel, cp.Transitions, torch.Tensor, torch
 
 def test_the_rows_say_which_columns_are_amounts(fitted) -> None:
     recipe = fitted[0].recipe
-    assert isinstance(recipe, Mixed)
+    assert isinstance(recipe, MixedSCM)
     assert [column for column, _ in recipe.amounts or ()] == [0]
     assert recipe.computed == (2, 3)
     assert recipe.scores == (3,)
@@ -124,7 +124,7 @@ def test_a_saved_model_sees_as_it_did(fitted, tmp_path) -> None:
 
 
 def test_a_context_is_read_amounts_first_then_levels() -> None:
-    seen = Seen((), ((0, 0.5),), ((1, (0.0, 2.0, 9.0)),))
+    seen = ContextEncoding((), ((0, 0.5),), ((1, (0.0, 2.0, 9.0)),))
     told = seen(torch.tensor([[1.0, 2.0], [0.1, 9.0], [4.0, 0.0]]))
     half = torch.tensor(0.5).log()
     wanted = torch.tensor([[0.0, 2.0, 1.0], [float(half), 9.0, 0.0], [1.3863, 0.0, 0.0]])

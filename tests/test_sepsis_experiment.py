@@ -10,13 +10,20 @@ import pytest
 import torch
 
 import counterpoint as cp
-from counterpoint.artifacts import read_json
-from counterpoint.commands.reproduce import Reproduce
-from counterpoint.errors import CounterpointError
-from counterpoint.evaluation.off_policy.case import Judging
-from counterpoint.experiments.executors import InProcess
-from counterpoint.experiments.sepsis import CELL, Sepsis
-from counterpoint.experiments.sepsis_arms import (
+from counterpoint.core.artifacts import read_json
+from counterpoint.core.errors import CounterpointError
+from counterpoint.core.results import read_csv
+from counterpoint.core.seeding import derive
+from counterpoint.nets.laws import Gaussian
+from counterpoint.nets.likelihood import Likelihood
+from counterpoint.ope.problem import OPESettings
+from counterpoint.simulation.selection import RolloutSelection
+from counterpoint.tasks.sepsis import population
+from reproduction.commands.reproduce import Reproduce
+from reproduction.executors import InProcess
+from reproduction.pages.sepsis import nothing_judged, right, sepsis_page
+from reproduction.sepsis import CELL, Sepsis
+from reproduction.sepsis_arms import (
     CTRL_P,
     EFFECTS,
     PAPER_P,
@@ -27,25 +34,12 @@ from counterpoint.experiments.sepsis_arms import (
     SepsisArms,
     changes_of,
 )
-from counterpoint.experiments.sepsis_cohort import Split, SyntheticPatients, TableCohort, one_ending, with_numbers
-from counterpoint.experiments.sepsis_findings import (
-    action_counts,
-    discounted,
-    dose_differences,
-    mortality_by_return,
-    self_graded,
-)
-from counterpoint.experiments.sepsis_judging import true_values
-from counterpoint.nets.laws import Gaussian
-from counterpoint.nets.likelihood import Likelihood
-from counterpoint.report.results import read_csv
-from counterpoint.report.sepsis import nothing_judged, right, sepsis_page
-from counterpoint.seeding import derive
-from counterpoint.simulation.selection import Rollouts
-from counterpoint.tasks.sepsis import population
+from reproduction.sepsis_cohort import Split, SyntheticPatients, TableCohort, one_ending, with_numbers
+from reproduction.sepsis_findings import action_counts, discounted, dose_differences, mortality_by_return, self_graded
+from reproduction.sepsis_judging import true_values
 
 POLICIES = "D3QN", "CTRL_g", "CTRL_g + search", PAPER_P, CTRL_P, "CTRL_p + search"
-BRIEFLY = Judging(others=(), draws=20, critic_draws=4)
+BRIEFLY = OPESettings(others=(), draws=20, critic_draws=4)
 BRIEF = Likelihood(cp.Schedule(steps=20, check_every=10))
 TINY = SepsisArms(
     scm=cp.DensitySCM(Gaussian(), ensemble=1, hidden=(8,), likelihood=BRIEF),
@@ -59,7 +53,7 @@ TINY = SepsisArms(
     ),
     outcome=cp.Outcome(hidden=(8,), likelihood=BRIEF),
     learner=replace(Q_LEARNING, hidden=(8,), schedule=cp.Schedule(steps=20, check_every=10), batch=16),
-    selection=Rollouts(starts=2),
+    selection=RolloutSelection(starts=2),
     search=replace(SEARCH, schedule=cp.Schedule(steps=2, check_every=1), starts=1, choosing_starts=2),
 )
 
@@ -199,7 +193,7 @@ def test_true_values_are_of_the_same_unseen_patients(rows: cp.Transitions) -> No
     found = true_values(Fitted(None, {}, {"one": policy, "two": policy}), 200)  # pyright: ignore[reportArgumentType]
     assert found["one"] == found["two"] != found[PHYSICIAN]
     unseen = cp.SyntheticSepsis(population(200, derive(0, "unseen patients")))
-    assert found["one"] == pytest.approx(float(cp.evaluate(policy, unseen, 200, 0).mean()), abs=1e-4)
+    assert found["one"] == pytest.approx(float(cp.true_return(policy, unseen, 200, 0).mean()), abs=1e-4)
 
 
 def cohort_table(folder: Path, died: list[bool], blocs: int = 6) -> Path:

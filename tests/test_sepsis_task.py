@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 import counterpoint as cp
+from counterpoint.core.seeding import generator
 from counterpoint.data.transitions import Transitions
-from counterpoint.evaluation.true_return import returns
-from counterpoint.policies.rules import is_ordered
-from counterpoint.seeding import generator
+from counterpoint.ope.true_return import returns
+from counterpoint.policies.rule import is_ordered
 from counterpoint.tasks.sepsis import (
     DOSES,
     SepsisResponse,

@@ -8,27 +8,27 @@ from typing import Any
 
 import pytest
 
+from counterpoint.core.errors import CounterpointError
+from counterpoint.core.results import read_csv
 from counterpoint.data.jobs import Job
-from counterpoint.errors import CounterpointError
-from counterpoint.experiments.executors import InProcess, Joblib
-from counterpoint.experiments.grid import Grid, logs
-from counterpoint.experiments.hd import HD
-from counterpoint.experiments.hd_arms import HDArm
-from counterpoint.experiments.runner import run
-from counterpoint.experiments.shared_models import SECONDS, SharedModels
-from counterpoint.experiments.workers import silent
-from counterpoint.methods.general import General
-from counterpoint.methods.personal import Personal
-from counterpoint.model import ModelRecipe
+from counterpoint.learners.ctrl_g import CTRLg
+from counterpoint.learners.ctrl_p import CTRLp
+from counterpoint.learners.evolution import CrossEntropy
+from counterpoint.learners.search import Search
+from counterpoint.models.base import ModelRecipe
+from counterpoint.models.groups import KMeansGroups
+from counterpoint.models.scm.density import DensitySCM
+from counterpoint.models.scm.random_effects import RandomEffects
 from counterpoint.nets.training import Monitor, Schedule
-from counterpoint.policies.evolution import CrossEntropy
-from counterpoint.policies.search import Search
-from counterpoint.report.results import read_csv
-from counterpoint.scm.density import DensitySCM
-from counterpoint.scm.groups import KMeansGroups
-from counterpoint.scm.random_effects import RandomEffects
 from counterpoint.tasks.base import Task
 from counterpoint.tasks.cartpole import CartPole
+from reproduction.executors import InProcess, Joblib
+from reproduction.grid import Grid, logs
+from reproduction.hd import HD
+from reproduction.hd_arms import HDArm
+from reproduction.runner import run
+from reproduction.shared_models import SECONDS, SharedModels
+from reproduction.workers import silent
 from test_grid import PROTOCOL as TINY_PROTOCOL
 from test_grid import TINY, TINY_CTRL_G, tiny_grid
 from test_hd import PROTOCOL
@@ -43,7 +43,7 @@ ARMS = {"D3QN": TINY, "CTRL_g": TINY_CTRL_G, "search": BRIEF, "search, one start
 EFFECTS = RandomEffects(factors=1, ensemble=1, schedule=Schedule(steps=20, check_every=10))
 HD_ARMS = {
     "one": HDArm(replace(BRIEF, model=EFFECTS, sees_factor=False)),
-    "groups": HDArm(Personal(replace(BRIEF, model=EFFECTS, sees_factor=False), KMeansGroups(2))),
+    "groups": HDArm(CTRLp(replace(BRIEF, model=EFFECTS, sees_factor=False), KMeansGroups(2))),
     "planets": HDArm(replace(BRIEF, model=EFFECTS, sees_factor=False), "planets"),
 }
 
@@ -194,10 +194,10 @@ def test_what_cannot_be_learned_is_refused_with_shared_models_too(tmp_path: Path
     shared, job = SharedModels(tmp_path, "cpu"), Job(logs(CartPole(), "random", [0], TINY_PROTOCOL)[0])
     shared.fit("key", TINY_CTRL_G, [job], silent, 5.0)
 
-    def refuse(self: General, jobs: Sequence[Job], task: Task) -> None:
+    def refuse(self: CTRLg, jobs: Sequence[Job], task: Task) -> None:
         raise CounterpointError("not this")
 
-    monkeypatch.setattr(General, "check", refuse)
+    monkeypatch.setattr(CTRLg, "check", refuse)
     with pytest.raises(CounterpointError, match="not this"):
         shared.learn("key", TINY_CTRL_G, [job], CartPole(), Monitor())
 

@@ -9,28 +9,28 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from counterpoint.core.errors import CounterpointError
+from counterpoint.core.seeding import generator
 from counterpoint.data.jobs import Job
 from counterpoint.data.transitions import Transitions, concatenate
-from counterpoint.dynamics.deterministic import Deterministic
-from counterpoint.dynamics.outcome import Outcome
-from counterpoint.errors import CounterpointError
-from counterpoint.model import Model, SubjectFactors
+from counterpoint.models.base import Model, SubjectFactors
+from counterpoint.models.dynamics.deterministic import Deterministic
+from counterpoint.models.dynamics.outcome import Outcome
+from counterpoint.models.scm.auto import Choice
+from counterpoint.models.scm.density import DensitySCM
 from counterpoint.nets.laws import Gaussian, Mixture, SkewedSpline, Spline
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.monotone import FoldedGenerator
 from counterpoint.nets.training import Schedule
-from counterpoint.scm.auto import Choice
-from counterpoint.scm.density import DensitySCM
-from counterpoint.seeding import generator
-from counterpoint.simulation.models import Fresh, ModelSimulator, Own, Pool
-from counterpoint.simulation.rollout import Actor, Noise, Rollout, Step, Stream, asks_for_end, on_device
-from counterpoint.simulation.selection import CheckpointSelector, Rollouts
+from counterpoint.simulation.models import FreshNoise, ModelSimulator, NoisePool, SubjectNoise
+from counterpoint.simulation.rollout import Actor, Noise, Rollout, RolloutStep, Stream, asks_for_end, on_device
+from counterpoint.simulation.selection import CheckpointSelector, RolloutSelection
 from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks.cartpole import CartPole
 from recipes import BRIEF, DENSITY, DYNAMICS, MODELS, ROWS, SCMS
 
 TASK = CartPole()
-NOISES: dict[str, Fresh | Pool] = {"fresh": Fresh(), "pool": Pool()}
+NOISES: dict[str, FreshNoise | NoisePool] = {"fresh": FreshNoise(), "pool": NoisePool()}
 
 
 def logged(trials: int, seed: int = 0) -> Transitions:
@@ -176,7 +176,7 @@ def test_pool_noise_is_abducted_from_ones_own_log_by_the_same_member(choices: tu
     simulator, episodes = ModelSimulator(models), 2 * 8
     start = torch.zeros(4, episodes, 4)
     act = lambda state, theta: torch.full_like(state[..., :1], 0.5)
-    stream = Pool().stream(simulator, [Job(log) for log in logs], episodes, seed=1)
+    stream = NoisePool().stream(simulator, [Job(log) for log in logs], episodes, seed=1)
     steps = list(Rollout(simulator, TASK, act, freeze=False)(start, stream, 30))
     kept = [log[~log.imagined & log.has_next] for log in logs]
     assert [len(rows) for rows in kept[2:]] == [120, 120]
@@ -190,7 +190,7 @@ def test_pool_noise_is_abducted_from_ones_own_log_by_the_same_member(choices: tu
             assert len(drawn) > 80  # 240 draws of at most 120 rows: all but a few of 1 − e⁻² of them
 
 
-def _noise_of(simulator: ModelSimulator, each: Step, model: int) -> Float[Tensor, "e u"]:
+def _noise_of(simulator: ModelSimulator, each: RolloutStep, model: int) -> Float[Tensor, "e u"]:
     """The noise that one model's episodes had in a step."""
     for noise, stack in zip(each.noise, simulator.stacks, strict=True):
         if model in stack.models.tolist():
@@ -201,7 +201,7 @@ def _noise_of(simulator: ModelSimulator, each: Step, model: int) -> Float[Tensor
 def test_pool_draws_follow_the_seed(choices: tuple[list[Job], list[Any]]) -> None:
     jobs, models = choices
     simulator = ModelSimulator(models)
-    one, same, other = (Pool().stream(simulator, jobs, 8, seed)(0) for seed in (0, 0, 1))
+    one, same, other = (NoisePool().stream(simulator, jobs, 8, seed)(0) for seed in (0, 0, 1))
     assert all(torch.equal(*both) for both in zip(one, same, strict=True))
     assert not any(torch.equal(*both) for both in zip(one, other, strict=True))
 
@@ -226,7 +226,7 @@ def test_own_noise_and_own_actions_bring_the_record_back_in_every_member(name: s
     data = logged(8)
     model, episode = EXACT[name].fit(data), full_episode(data)
     simulator, members = ModelSimulator([model]), model.mechanism.members
-    stream = Own().stream(simulator, [Job(episode)], 3 * members, seed=0)
+    stream = SubjectNoise().stream(simulator, [Job(episode)], 3 * members, seed=0)
     start = episode.state[0].expand(1, 3 * members, -1)
     plan = lambda t: episode.action[t].expand(1, 3 * members, -1)
     steps = list(Rollout(simulator, TASK)(start, stream, 20, plan=plan))
@@ -247,13 +247,13 @@ def test_more_steps_than_the_record_has_are_one_line() -> None:
     simulator = ModelSimulator([model])
     start, act = episode.state[:1].expand(1, 2, -1), lambda state, theta: torch.full_like(state[..., :1], 0.5)
     rollout = Rollout(simulator, TASK, act, freeze=False)
-    assert len(list(rollout(start, Own().stream(simulator, [Job(episode)], 2, 0), 20))) == 20
+    assert len(list(rollout(start, SubjectNoise().stream(simulator, [Job(episode)], 2, 0), 20))) == 20
     with pytest.raises(CounterpointError, match=r"^the record has noise for 20 steps, not 21; shorten the horizon$"):
-        list(rollout(start, Own().stream(simulator, [Job(episode)], 2, 0), 21))
+        list(rollout(start, SubjectNoise().stream(simulator, [Job(episode)], 2, 0), 21))
 
 
-@pytest.mark.parametrize("noise", [Pool(), Own()])
-def test_a_model_that_cannot_abduct_has_no_noise_of_a_record(noise: Pool | Own) -> None:
+@pytest.mark.parametrize("noise", [NoisePool(), SubjectNoise()])
+def test_a_model_that_cannot_abduct_has_no_noise_of_a_record(noise: NoisePool | SubjectNoise) -> None:
     model = MODELS["gaussian dynamics"].fit(ROWS)
     with pytest.raises(CounterpointError, match=r"^a dynamics model cannot abduct noise from the log;[^\n]*$"):
         noise.stream(ModelSimulator([model]), [Job(ROWS[:1])], 4, 0)
@@ -272,15 +272,15 @@ def test_own_noise_is_that_of_one_whole_episode(spoil: Any) -> None:
     data = logged(8)
     simulator, episode = ModelSimulator([DENSITY.fit(data)]), full_episode(data)
     shuffled = episode[torch.randperm(20, generator=torch.Generator().manual_seed(0))]
-    one, same = (Own().stream(simulator, [Job(rows)], 2, 0)(7)[0] for rows in (episode, shuffled))
+    one, same = (SubjectNoise().stream(simulator, [Job(rows)], 2, 0)(7)[0] for rows in (episode, shuffled))
     assert torch.equal(one, same)
     with pytest.raises(CounterpointError, match=r"^own noise is that of one logged episode[^\n]*$"):
-        Own().stream(simulator, [Job(spoil(episode))], 2, 0)
+        SubjectNoise().stream(simulator, [Job(spoil(episode))], 2, 0)
 
 
 def test_episodes_that_cannot_be_dealt_to_the_members_are_one_line() -> None:
     simulator = ModelSimulator([DENSITY.fit(ROWS)])
-    for noise in (Fresh(), Pool()):
+    for noise in (FreshNoise(), NoisePool()):
         with pytest.raises(CounterpointError, match=r"^3 episodes cannot be dealt to 2 members; use a multiple$"):
             noise.stream(simulator, [Job(ROWS)], 3, 0)
 
@@ -289,7 +289,7 @@ def test_pool_noise_is_abducted_with_the_factors_of_the_job() -> None:
     data = logged(6)
     theta = torch.randn(len(data), 2, generator=torch.Generator().manual_seed(0))
     model = DENSITY.fit(data, theta=theta)
-    drawn = Pool().stream(ModelSimulator([model]), [Job(data, 0, theta)], 4, 0)(0)[0].view(2, 2, -1)
+    drawn = NoisePool().stream(ModelSimulator([model]), [Job(data, 0, theta)], 4, 0)(0)[0].view(2, 2, -1)
     allowed = model.abduct(data, theta).unflatten(1, (2, -1))
     for m in range(2):
         assert all((allowed[:, m] == row).all(1).any() for row in drawn[m])
@@ -329,7 +329,7 @@ def select(drift: Sequence[float], jobs: int, horizon: int = 50, task: CartPole 
     data = replace(logged(4), state=torch.zeros(80, 4))
     simulator: Any = Drift(drift, jobs)
     return CheckpointSelector(
-        Rollouts(starts=3, horizon=horizon), simulator, [Job(data, seed) for seed in range(jobs)], task
+        RolloutSelection(starts=3, horizon=horizon), simulator, [Job(data, seed) for seed in range(jobs)], task
     )
 
 
@@ -410,7 +410,7 @@ def test_starts_are_first_states_of_ones_own_real_rows() -> None:
     imagined = replace(tables[0], state=tables[0].state + 50, imagined=torch.ones(120, dtype=torch.bool))
     jobs = [Job(concatenate([tables[0], imagined]), 0), Job(tables[1], 1)]
     simulator: Any = Drift([0.0] * 4, 2)
-    starts = CheckpointSelector(Rollouts(starts=20), simulator, jobs, TASK).state
+    starts = CheckpointSelector(RolloutSelection(starts=20), simulator, jobs, TASK).state
     assert starts.shape == (2, 40, 4)
     for k, table in enumerate(tables):
         first = {tuple(row) for row in table.state[table.step == 0].tolist()}
@@ -421,7 +421,9 @@ def test_jobs_of_one_table_start_in_states_of_their_own() -> None:
     """A job's seed picks its starts: of three jobs of the same rows, two with the same seed have the same starts."""
     table = logged(40)
     simulator: Any = Drift([0.0] * 3, 3)
-    starts = CheckpointSelector(Rollouts(starts=20), simulator, [Job(table, seed) for seed in (3, 4, 3)], TASK).state
+    starts = CheckpointSelector(
+        RolloutSelection(starts=20), simulator, [Job(table, seed) for seed in (3, 4, 3)], TASK
+    ).state
     assert torch.equal(starts[0], starts[2])
     assert (starts[0] != starts[1]).any(1).sum() > 10
 
@@ -437,7 +439,7 @@ def pole() -> list[Any]:
 def test_the_balancing_policy_wins_inside_a_fitted_model(pole: list[Any], noise: str) -> None:
     """Chosen without the environment, as it would be in it."""
     jobs = [Job(logged(40, seed), seed) for seed in range(2)]
-    score = Rollouts(starts=16, horizon=120, noise=NOISES[noise]).selector(pole, jobs, TASK)
+    score = RolloutSelection(starts=16, horizon=120, noise=NOISES[noise]).selector(pole, jobs, TASK)
     balance = lambda state, theta: TASK.actions.features(10 * (state[..., 2] + 0.5 * state[..., 3] > 0).long())
     fall = lambda state, theta: TASK.actions.features(10 * (state[..., 2] + 0.5 * state[..., 3] < 0).long())
     mixed = lambda state, theta: torch.cat([balance(state, theta)[:1], fall(state, theta)[1:]])
@@ -457,7 +459,7 @@ def test_a_policy_is_tried_the_same_alone_and_beside_others(recipe: Any, noise: 
     """Whatever the noise: other models neither change its draws nor its returns, and the seed decides both."""
     jobs = [Job(logged(6, seed), seed) for seed in range(3)]
     models = [recipe.fit_many([job])[0] for job in jobs]
-    how = Rollouts(starts=4, horizon=25, noise=NOISES[noise])
+    how = RolloutSelection(starts=4, horizon=25, noise=NOISES[noise])
     together = how.selector(models, jobs, TASK).returns(fixed(0.4, 0.4, 0.4))
     for k, (job, model) in enumerate(zip(jobs, models, strict=True)):
         alone = how.selector([model], [job], TASK)
@@ -471,7 +473,7 @@ def test_a_policy_is_tried_the_same_alone_and_beside_others(recipe: Any, noise: 
 def test_choices_are_tried_the_same_alone_and_beside_others(choices: tuple[list[Job], list[Any]]) -> None:
     jobs, models = choices
     for noise in NOISES.values():
-        how = Rollouts(starts=4, horizon=25, noise=noise)
+        how = RolloutSelection(starts=4, horizon=25, noise=noise)
         together = how.selector(models, jobs, TASK).returns(fixed(0.4, 0.4, 0.4, 0.4))
         for k, (job, model) in enumerate(zip(jobs, models, strict=True)):
             torch.testing.assert_close(together[k], how.selector([model], [job], TASK).returns(fixed(0.4))[0])

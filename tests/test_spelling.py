@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 import counterpoint as cp
-from counterpoint.data.patients import read_patients
-from counterpoint.data.spelling import alike_ids, alike_note, level_notes, refuse_totals, stray_number_note
+from counterpoint.data.tables.patients import read_patients
+from counterpoint.data.tables.spelling import alike_ids, alike_note, level_notes, refuse_totals, stray_number_note
 from tables import refused
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from counterpoint.core.seeding import derive, generator
 from counterpoint.nets.dueling import DuelingQ
 from counterpoint.nets.stacked import (
     StackedBatchNorm,
@@ -16,7 +17,6 @@ from counterpoint.nets.stacked import (
     unstack,
     with_weights,
 )
-from counterpoint.seeding import derive, generator
 
 MEMBERS, ROWS = 3, 17
 

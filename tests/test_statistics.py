@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from counterpoint.errors import CounterpointError
-from counterpoint.evaluation.statistics import (
+from counterpoint.core.errors import CounterpointError
+from counterpoint.core.statistics import (
     Bootstrap,
     Interval,
     independent_difference,

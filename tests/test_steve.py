@@ -10,18 +10,25 @@ import torch
 from torch import Tensor
 
 import counterpoint
+from counterpoint.core.errors import CounterpointError
 from counterpoint.data.jobs import Job, Origin
-from counterpoint.dynamics.base import DynamicsModel, HeadNetwork
-from counterpoint.dynamics.deterministic import Deterministic, Point
-from counterpoint.dynamics.outcome import Outcome
-from counterpoint.errors import CounterpointError
-from counterpoint.model import Model
+from counterpoint.learners.baselines.steve import (
+    MVE,
+    STEVE,
+    Expansion,
+    ValueExpansion,
+    inverse_variance,
+    last_horizon,
+)
+from counterpoint.learners.d3qn import D3QN, QLearner, QLoss, table
+from counterpoint.models.base import Model
+from counterpoint.models.dynamics.base import DynamicsModel, HeadNetwork
+from counterpoint.models.dynamics.deterministic import Deterministic, Point
+from counterpoint.models.dynamics.outcome import Outcome
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Monitor, Schedule
-from counterpoint.policies.d3qn import D3QN, Objective, QLearner, table
-from counterpoint.policies.steve import MVE, STEVE, Expansion, ValueExpansion, inverse_variance, last_horizon
 from counterpoint.simulation.rollout import Actor
-from counterpoint.simulation.selection import CheckpointSelector, Rollouts
+from counterpoint.simulation.selection import CheckpointSelector, RolloutSelection
 from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks.base import Task
 from counterpoint.tasks.cartpole import CartPole
@@ -49,7 +56,7 @@ def by_hand(recipe: ValueExpansion) -> tuple[Expansion, QLearner]:
         reward = HeadNetwork(recipe.rewards, 9, 1, Point(), (), batch_norm=False)
         reward.y.mean[:, 0, 0] = 1.0 + torch.arange(recipe.rewards)
     expansion = Expansion(recipe, [model], reward, task)
-    online, objective = recipe.build(4, 11, recipe.q_functions), Objective(task.actions, expansion)
+    online, objective = recipe.build(4, 11, recipe.q_functions), QLoss(task.actions, expansion)
     learner = QLearner(online, recipe.build, [table(Job(data))] * recipe.q_functions, recipe.learner, objective, None)
     for network, scale in ((learner.online, 1.0), (learner.target, 100.0)):
         # value + advantage − mean advantage with advantages (11, 0, …, 0): Q of action 0 is value + 10
@@ -178,7 +185,7 @@ def test_checkpoint_is_chosen_by_the_selector_of_its_own_models() -> None:
     """A selector that likes the first check best; the last weights are still those of the end."""
     data, seen = logged(), []
 
-    class First(Rollouts):
+    class First(RolloutSelection):
         def selector(self, models: Sequence[Model], jobs: Sequence[Job], task: Task) -> CheckpointSelector:
             assert [model.mechanism.members for model in models] == [2]
             assert [len(job.data) for job in jobs] == [len(data)]
@@ -200,7 +207,7 @@ def test_checkpoint_is_chosen_by_the_selector_of_its_own_models() -> None:
 def test_checkpoint_has_the_best_return_of_rollouts_in_its_own_transition_models() -> None:
     scores: list[Tensor] = []
 
-    class Watched(Rollouts):
+    class Watched(RolloutSelection):
         def selector(self, models: Sequence[Model], jobs: Sequence[Job], task: Task) -> CheckpointSelector:
             select = super().selector(models, jobs, task)
 
@@ -211,7 +218,7 @@ def test_checkpoint_has_the_best_return_of_rollouts_in_its_own_transition_models
             return watch  # pyright: ignore[reportReturnType]
 
     task = Centred(slope=-1.0)
-    plain = replace(CHECKING, selection=Rollouts(starts=4, horizon=30)).fit_many([Job(logged())], task)[0]
+    plain = replace(CHECKING, selection=RolloutSelection(starts=4, horizon=30)).fit_many([Job(logged())], task)[0]
     replace(CHECKING, selection=Watched(4, 30)).fit_many([Job(logged())], task)
     assert len(scores) == 5
     best = int(torch.cat(scores).argmin())

@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from counterpoint.counterfactual import Augmenter
+from counterpoint.core.errors import CounterpointError
 from counterpoint.data import storage
 from counterpoint.data.jobs import Job
 from counterpoint.data.transitions import COLUMNS, Transitions
-from counterpoint.errors import CounterpointError
-from counterpoint.policies.d3qn import D3QN, QLearner, greedy_by, table
+from counterpoint.learners.d3qn import D3QN, QLearner, greedy_by, table
+from counterpoint.simulation.augmentation import Augmenter
+from counterpoint.simulation.streaming import AugmentationWork, StoredPieces, augment
 from counterpoint.simulation.trials import random_policy, simulate
-from counterpoint.streaming import Source, Work, augment
 from counterpoint.tasks.cartpole import CartPole
 from recipes import DENSITY
 
@@ -27,7 +27,7 @@ MODEL = DENSITY.fit(ROWS)
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("counterpoint.counterfactual.PIECE", 50)
+    monkeypatch.setattr("counterpoint.simulation.augmentation.PIECE", 50)
     monkeypatch.setattr("counterpoint.data.storage.GROUP", 32)
 
 
@@ -47,9 +47,9 @@ class TestStreaming:
     def test_a_streamed_table_is_the_one_made_in_memory(
         self, tmp_path: Path, alternatives: int, aside: tuple[int, ...]
     ) -> None:
-        source = Source.of(stored(tmp_path / "rows.parquet"), aside)
+        source = StoredPieces.of(stored(tmp_path / "rows.parquet"), aside)
         reports: list[tuple[str, int, int]] = []
-        work = Work(source, Augmenter(alternatives), MODEL, TASK, 4)
+        work = AugmentationWork(source, Augmenter(alternatives), MODEL, TASK, 4)
         written = augment(work, tmp_path / "out.parquet", report=lambda *told: reports.append(told))
         training = ROWS[~torch.isin(ROWS.subject, torch.tensor(aside, dtype=torch.long))]
         expected = Augmenter(alternatives).augment(training, MODEL, TASK, 4)
@@ -73,8 +73,8 @@ class TestStreaming:
                 raise AssertionError
 
         theta = torch.arange(len(ROWS), dtype=torch.float32)[:, None]
-        source = Source.of(stored(tmp_path / "rows.parquet"))
-        augment(Work(source, Augmenter(1), Spy(), TASK, 0, theta), tmp_path / "out.parquet")
+        source = StoredPieces.of(stored(tmp_path / "rows.parquet"))
+        augment(AugmentationWork(source, Augmenter(1), Spy(), TASK, 0, theta), tmp_path / "out.parquet")
         assert torch.equal(torch.cat(seen), theta)
 
     def test_only_the_groups_asked_for_are_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 import counterpoint as cp
-from counterpoint.counterfactual import Augmenter
+from counterpoint.core.errors import CounterpointError
 from counterpoint.data.jobs import Job, Origin, fitting_table, identity
 from counterpoint.data.transitions import Transitions, first_outcome
-from counterpoint.errors import CounterpointError
-from counterpoint.methods.general import General
+from counterpoint.learners.ctrl_g import CTRLg
+from counterpoint.learners.d3qn import D3QN
+from counterpoint.models.scm.base import SCMRecipe, StructuralMechanism
 from counterpoint.nets.training import Monitor, Schedule
-from counterpoint.policies.d3qn import D3QN
-from counterpoint.scm.base import SCMRecipe, StructuralMechanism
+from counterpoint.simulation.augmentation import Augmenter
 from counterpoint.simulation.models import ModelSimulator
 from counterpoint.simulation.rollout import Rollout
 from counterpoint.tasks.base import Task
@@ -133,7 +133,7 @@ def test_counterfactuals_follow_the_subjects_own_factor() -> None:
 
 
 def test_imagined_rows_and_their_job_carry_the_factor_of_their_source() -> None:
-    job = General(DriftSCM()).augment(Job(ROWS), MODEL, Reach())
+    job = CTRLg(DriftSCM()).augment(Job(ROWS), MODEL, Reach())
     rows, inferred = job.data, MODEL.subjects(ROWS)
     assert torch.equal(job.theta[~rows.imagined], inferred)
     assert torch.equal(job.theta[rows.imagined], inferred[rows.source[rows.imagined]])
@@ -172,7 +172,7 @@ def test_a_simulator_steps_every_row_with_its_own_factor() -> None:
 @pytest.fixture(scope="module")
 def personal():
     learner = D3QN((32,), Schedule(steps=600, check_every=200, rate="linear"), 128, 3e-3, tau=0.02)
-    return General(DriftSCM(), learner=learner).fit_many([Job(ROWS, 3, MODEL.subjects(ROWS))], Reach())[0].selected
+    return CTRLg(DriftSCM(), learner=learner).fit_many([Job(ROWS, 3, MODEL.subjects(ROWS))], Reach())[0].selected
 
 
 def test_a_policy_acts_by_the_factor_it_is_given(personal, tmp_path: Path) -> None:

@@ -11,14 +11,14 @@ import pytest
 import torch
 import tyro
 
-from counterpoint.cli import main
-from counterpoint.clinic.columns import CTRL46, DOSES
-from counterpoint.clinic.synthetic import SyntheticCohort
-from counterpoint.commands.fit import Fit
-from counterpoint.data.layout import changes
+from counterpoint.cli.fit import Fit
+from counterpoint.cli.main import main
+from counterpoint.core.errors import CounterpointError
+from counterpoint.data.tables.layout import changes
 from counterpoint.data.transitions import Transitions
-from counterpoint.errors import CounterpointError
+from counterpoint.sources.mimic.columns import CTRL46, DOSES
 from counterpoint.tasks.sepsis import DOSES as DRUGS
+from reproduction.tasks.synthetic_cohort import SyntheticCohort
 
 COHORT = SyntheticCohort(patients=120, seed=3)
 LOG = COHORT.log()

@@ -9,7 +9,7 @@ from torch import Tensor
 import counterpoint as cp
 from counterpoint.data.jobs import Job
 from counterpoint.data.schema import Schema
-from counterpoint.evaluation.off_policy.target import DRAWS, Softened, Stochastic, target
+from counterpoint.ope.target import DRAWS, EpsilonMixture, Stochastic, target
 from counterpoint.policies.personal import PersonalPolicy
 from effects import BRIEF
 from test_personal import GROUPED, ROWS, SEARCH, TASK
@@ -55,14 +55,14 @@ def test_a_policy_that_always_takes_one_action_is_certain_of_it(learned: cp.Poli
 def test_softening_mixes_in_what_else_could_be_done(learned: cp.Policy) -> None:
     found = target(learned, LOGGED)
     acted = torch.rand(len(LOGGED), 3, generator=torch.Generator().manual_seed(0)).softmax(1)
-    uniform = found.softened(Softened(0.3, "uniform"), LOGGED, acted)
+    uniform = found.softened(EpsilonMixture(0.3, "uniform"), LOGGED, acted)
     torch.testing.assert_close(uniform.now, 0.7 * found.now + 0.1)
     torch.testing.assert_close(uniform.after, (0.7 * found.after + 0.1) * LOGGED.has_next[:, None])
-    towards = found.softened(Softened(0.3), LOGGED, acted)
+    towards = found.softened(EpsilonMixture(0.3), LOGGED, acted)
     torch.testing.assert_close(towards.now, 0.7 * found.now + 0.3 * acted)
-    assert found.softened(Softened(0.0), LOGGED, acted) is found
+    assert found.softened(EpsilonMixture(0.0), LOGGED, acted) is found
     own = target(Careful(), LOGGED)
-    assert own.softened(Softened(0.3), LOGGED, acted) is own, "it has chances of its own"
+    assert own.softened(EpsilonMixture(0.3), LOGGED, acted) is own, "it has chances of its own"
 
 
 def test_softened_towards_whoever_logged_the_next_step(learned: cp.Policy) -> None:
@@ -70,7 +70,7 @@ def test_softened_towards_whoever_logged_the_next_step(learned: cp.Policy) -> No
     order = torch.randperm(len(LOGGED), generator=torch.Generator().manual_seed(1))
     rows, found = LOGGED[order], target(learned, LOGGED[order])
     acted = torch.rand(len(rows), 3, generator=torch.Generator().manual_seed(0)).softmax(1)
-    after = found.softened(Softened(0.5), rows, acted).after
+    after = found.softened(EpsilonMixture(0.5), rows, acted).after
     places = {(int(s), int(t)): i for i, (s, t) in enumerate(zip(rows.subject, rows.step, strict=True))}
     for i in range(len(rows)):
         follows = places.get((int(rows.subject[i]), int(rows.step[i]) + 1), i)
@@ -140,4 +140,4 @@ def test_what_does_not_fit_is_refused_in_one_line(learned: cp.Policy) -> None:
     with pytest.raises(cp.CounterpointError, match="the doses are continuous"):
         target(Careful(schema=doses.schema), doses)
     with pytest.raises(cp.CounterpointError, match="share"):
-        Softened(1.5)
+        EpsilonMixture(1.5)

@@ -8,14 +8,14 @@ import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
 
-from counterpoint.data.dataframe import from_dataframe
+from counterpoint.core.errors import CounterpointError
+from counterpoint.core.seeding import derive, generator
+from counterpoint.data.tables.dataframe import from_dataframe
 from counterpoint.data.transitions import Transitions
-from counterpoint.dynamics.outcome import Outcome
-from counterpoint.errors import CounterpointError
-from counterpoint.evaluation.true_return import evaluate
+from counterpoint.learners.d3qn import D3QN
+from counterpoint.models.dynamics.outcome import Outcome
 from counterpoint.nets.training import Schedule
-from counterpoint.policies.d3qn import D3QN
-from counterpoint.seeding import derive, generator
+from counterpoint.ope.true_return import true_return
 from counterpoint.simulation.gym import SCMEnv
 from counterpoint.simulation.rollout import TaskSimulator
 from counterpoint.simulation.trials import random_policy, simulate, simulate_population, trial_subset
@@ -462,7 +462,7 @@ def test_a_policy_meets_the_patients_of_a_population_one_after_the_other(task, t
     """Trial i is one of patient i mod 7: a loop by hand with that patient's own parameters gives the same return."""
     rows = simulate(task, random_policy(task), 10, 2, seed=0)
     policy = D3QN((8,), Schedule(steps=5), batch=16).fit(rows, task)
-    found = evaluate(policy, task, trials, seed=4)
+    found = true_return(policy, task, trials, seed=4)
     state = task.initial(trials, generator(4, "evaluation start"))
     stream = TaskSimulator(task).fresh(trials, derive(4, "evaluation"))
     noise = [stream(t)[0] for t in range(task.horizon)]

@@ -8,15 +8,15 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from counterpoint.counterfactual import Augmenter, Imaginer
+from counterpoint.core.seeding import generator
 from counterpoint.data.jobs import NO_THETA, Job
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
+from counterpoint.learners.d3qn import D3QN
 from counterpoint.nets.training import Schedule
-from counterpoint.policies.d3qn import D3QN
-from counterpoint.seeding import generator
+from counterpoint.simulation.augmentation import Augmenter, Imaginer
 from counterpoint.tasks.base import Task
-from counterpoint.tasks.synthetic import Heteroscedastic, Skewed, Turning
+from counterpoint.tasks.synthetic import Heteroscedastic, RotatingMixing, Skewed
 
 SHAPES = False
 
@@ -86,8 +86,8 @@ class TestTheorem1:
         assert (flipping(0, seen) - seen).square().mean() > 3.5
 
     def test_a_vector_state_is_not_identified_without_own_noises(self) -> None:
-        """Turning noises give the law of noises that stay, N(m, .16 I) at every (s, a), and other counterfactuals."""
-        random, task = torch.Generator().manual_seed(0), Turning()
+        """Rotating noises give the law of noises that stay, N(m, .16 I) at every (s, a), and other counterfactuals."""
+        random, task = torch.Generator().manual_seed(0), RotatingMixing()
         state = torch.randn(1, 4, generator=random).expand(200_000, -1)
         noise = torch.randn(200_000, 4, generator=random)
         for value in (-0.9, -0.3, 0.5):

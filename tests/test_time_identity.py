@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from counterpoint.data.dataframe import from_dataframe
+from counterpoint.core.errors import CounterpointWarning
+from counterpoint.data.tables.dataframe import from_dataframe
 from counterpoint.data.transitions import Transitions
-from counterpoint.errors import CounterpointWarning
 from tables import refused
 
 HOW: dict[str, Any] = {"subject": "id", "time": "t", "state": "x", "action": "a", "reward": "r", "last": "truncate"}

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from counterpoint.artifacts import read_tensors, write_tensors
-from counterpoint.errors import CounterpointError
+from counterpoint.core.artifacts import read_tensors, write_tensors
+from counterpoint.core.errors import CounterpointError
+from counterpoint.core.seeding import generator
 from counterpoint.nets.learner import Learner
 from counterpoint.nets.optimizers import adam, clip_members
 from counterpoint.nets.stacked import StackedMLP, initialise, unstack
 from counterpoint.nets.training import Monitor, Schedule, Trained, train
-from counterpoint.seeding import generator
 
 
 class Regression(Learner):

@@ -7,10 +7,10 @@ import pytest
 import torch
 from jaxtyping import config
 
+from counterpoint.core.errors import CounterpointError
 from counterpoint.data.schema import Schema
 from counterpoint.data.spaces import Box, Discrete, check_actions
 from counterpoint.data.transitions import COLUMNS, Transitions, concatenate, first_outcome
-from counterpoint.errors import CounterpointError
 
 
 def table(lengths: tuple[int, ...] = (4, 2, 5)) -> Transitions:

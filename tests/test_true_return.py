@@ -7,13 +7,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from counterpoint.core.errors import CounterpointError
+from counterpoint.core.seeding import generator
 from counterpoint.data.jobs import Job
 from counterpoint.data.spaces import Discrete
-from counterpoint.errors import CounterpointError
-from counterpoint.evaluation.true_return import evaluate, evaluate_many, returns
+from counterpoint.learners.d3qn import D3QN
 from counterpoint.nets.training import Schedule
-from counterpoint.policies.d3qn import D3QN
-from counterpoint.seeding import generator
+from counterpoint.ope.true_return import returns, true_return, true_returns
 from counterpoint.simulation.rollout import Actor
 from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks.base import KnownSCM
@@ -143,9 +143,9 @@ def test_many_policies_are_evaluated_as_one_by_one() -> None:
     data = simulate(task, random_policy(task), 5, 20, 0)
     how = D3QN(hidden=(16,), schedule=Schedule(steps=100), batch=32)
     policies = [learned.selected for learned in how.fit_many([Job(data, seed) for seed in range(3)], task)]
-    together = evaluate_many(policies, task, trials=4, seed=2, horizon=60)
+    together = true_returns(policies, task, trials=4, seed=2, horizon=60)
     for k, policy in enumerate(policies):
-        assert torch.equal(evaluate(policy, task, trials=4, seed=2, horizon=60), together[k])
+        assert torch.equal(true_return(policy, task, trials=4, seed=2, horizon=60), together[k])
     assert not torch.equal(together[0], together[1]) or not torch.equal(together[0], together[2])
 
 

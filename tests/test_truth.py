@@ -8,14 +8,14 @@ import counterpoint as cp
 from counterpoint.data.jobs import Job
 from counterpoint.nets.training import Schedule
 from counterpoint.simulation.models import ModelSimulator
-from counterpoint.simulation.truth import Truth
+from counterpoint.simulation.truth import TrueModel
 from counterpoint.tasks.tumour import Tumour, population
 
 SHAPES = False
 TASK = Tumour(response=population(12, 0))
 LOG = cp.simulate(TASK, cp.random_policy(TASK), 12, 10, seed=3)
 SEARCH = cp.Search(
-    Truth(TASK, population=True),
+    TrueModel(TASK, population=True),
     draws=None,
     optimizer=cp.CrossEntropy(16, 4),
     schedule=Schedule(steps=3, check_every=1, log_every=1),
@@ -36,7 +36,7 @@ def test_the_truth_gives_the_log_back() -> None:
 def test_subjects_that_do_not_differ_need_no_factor() -> None:
     task = cp.CartPole()
     rows = cp.simulate(task, cp.random_policy(task), 5, 20, seed=0)
-    model = Truth(task).fit(rows)
+    model = TrueModel(task).fit(rows)
     assert model.theta_width == 0
     torch.testing.assert_close(model.imagine(rows, rows.action[:, None], torch.Generator())[:, 0], rows.next_state)
     random = torch.Generator().manual_seed(0)

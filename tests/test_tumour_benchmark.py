@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-import counterpoint.tasks.tumour_benchmark as simulator
-from counterpoint.cli import main
+import reproduction.tasks.tumour_benchmark as simulator
+from counterpoint.cli.main import main
+from counterpoint.core.errors import CounterpointError
+from counterpoint.core.results import read_csv
 from counterpoint.data.lags import with_lags
 from counterpoint.data.transitions import Transitions
-from counterpoint.errors import CounterpointError
-from counterpoint.evaluation.forecasting import (
+from reproduction.measures.forecasting import (
     CopyLast,
     Forecast,
     Forecaster,
@@ -21,10 +22,8 @@ from counterpoint.evaluation.forecasting import (
     rmse_by_horizon,
     roll_out,
 )
-from counterpoint.experiments.tumour import Cell, TumourBenchmark, forecasters
-from counterpoint.report.results import read_csv
-from counterpoint.report.tumour import published, tumour_page
-from counterpoint.tasks.tumour_benchmark import (
+from reproduction.pages.tumour import published, tumour_page
+from reproduction.tasks.tumour_benchmark import (
     CAPACITY,
     DEATH,
     TREATMENTS,
@@ -33,7 +32,7 @@ from counterpoint.tasks.tumour_benchmark import (
     relative_change,
     simulate_training,
 )
-from counterpoint.tasks.tumour_questions import (
+from reproduction.tasks.tumour_questions import (
     Observed,
     Questions,
     follow,
@@ -41,6 +40,7 @@ from counterpoint.tasks.tumour_questions import (
     several_step_questions,
     tumour_data,
 )
+from reproduction.tumour import Cell, TumourBenchmark, forecasters
 
 
 def alike(count: int, radio: float = 0.1, growth: float = 0.01, chemo: float = 0.03) -> Cohort:

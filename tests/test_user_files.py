@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from counterpoint import cli
-from counterpoint.data import user_files
-from counterpoint.data.dataframe import from_dataframe
-from counterpoint.data.inspection import inspect
+from counterpoint.cli import main as cli
 from counterpoint.data.storage import read
-from counterpoint.data.user_files import check_file
+from counterpoint.data.tables import user_files
+from counterpoint.data.tables.dataframe import from_dataframe
+from counterpoint.data.tables.inspection import check
+from counterpoint.data.tables.user_files import check_file
 from tables import ROLES, refused, ward
 
 FEW = 2_000_000
@@ -23,7 +23,7 @@ FEW = 2_000_000
 def test_a_pipe_is_not_waited_for(name: str, tmp_path: Path) -> None:
     """Before a pipe was refused, these calls never came back."""
     os.mkfifo(tmp_path / name)
-    for call in (inspect, lambda table: from_dataframe(table, **ROLES)):
+    for call in (check, lambda table: from_dataframe(table, **ROLES)):
         assert "is no regular file but a pipe" in refused(lambda call=call: call(tmp_path / name))
     if name in ("t.csv", "t.parquet"):
         assert "is no regular file but a pipe" in refused(lambda: read(tmp_path / name))
@@ -47,7 +47,7 @@ def test_a_packed_file_may_not_unpack_to_far_more_than_a_table(tmp_path: Path, m
     rows = b"a,b\n" + b"0,0\n" * (FEW // 4)
     path = packed(tmp_path, rows)
     assert path.stat().st_size * user_files.FOLD < len(rows)
-    for call in (check_file, inspect, lambda table: from_dataframe(table, **ROLES)):
+    for call in (check_file, check, lambda table: from_dataframe(table, **ROLES)):
         message = refused(lambda call=call: call(path))
         assert "unpacks to more than 2 MB" in message
         assert "unpack it, and give the file itself" in message

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from counterpoint.evaluation.statistics import interval
-from counterpoint.experiments.grid import Protocol
-from counterpoint.methods.arms import CTRL_G, PILCO, SEARCH
-from counterpoint.report.paper import paper_returns_by_size
-from counterpoint.report.results import read_csv
-from counterpoint.report.style import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION, canvas, reference_line
+from counterpoint.core.results import read_csv
+from counterpoint.core.statistics import interval
+from counterpoint.learners.methods import CTRL_G, PILCO, SEARCH
+from counterpoint.page.style import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION, canvas, reference_line
+from reproduction.grid import Protocol
+from reproduction.pages.paper import paper_returns_by_size
 
 ROOT = Path(__file__).parents[1]
 COLOURS = {

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from counterpoint.artifacts import write_text
+from counterpoint.core.artifacts import write_text
 
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "results" / "benchmarks"

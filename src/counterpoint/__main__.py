@@ -1,5 +1,5 @@
 """`python -m counterpoint` is the command line."""
 
-from counterpoint.cli import main
+from counterpoint.cli.main import main
 
 main()

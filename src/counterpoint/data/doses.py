@@ -6,9 +6,9 @@ from itertools import product
 
 import numpy as np
 
+from counterpoint.core.errors import CounterpointError, require
+from counterpoint.core.settings import Finite, check_settings
 from counterpoint.data.spaces import Discrete
-from counterpoint.errors import CounterpointError, require
-from counterpoint.settings import Finite, check_settings
 
 MOST_ACTIONS = 1000
 """A product of several columns with more actions than this is surely not meant."""

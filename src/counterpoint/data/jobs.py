@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from counterpoint.artifacts import recipe_hash, tensors_hash
+from counterpoint.core.artifacts import recipe_hash, tensors_hash
+from counterpoint.core.errors import CounterpointError
 from counterpoint.data.knowledge import mirrored_actions
 from counterpoint.data.spaces import constant, places
 from counterpoint.data.transitions import Transitions
-from counterpoint.errors import CounterpointError
 
 Categories = tuple[tuple[int, int], ...]
 """(column, count) of every categorical state column; its codes are 0 … count − 1."""

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from counterpoint.core.errors import require
+from counterpoint.core.settings import Finite, check_settings
 from counterpoint.data.spaces import ActionSpace, constant
-from counterpoint.errors import require
-from counterpoint.settings import Finite, check_settings
 
 ON_CIRCLE = 1e-2
 """Logged cosines and sines may be so far off the circle: tables are rounded."""

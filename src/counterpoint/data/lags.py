@@ -7,11 +7,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from counterpoint.core.errors import require
+from counterpoint.core.settings import Positive, checked
 from counterpoint.data.schema import Column, Schema
 from counterpoint.data.shapes import Action, State
 from counterpoint.data.transitions import Transitions
-from counterpoint.errors import require
-from counterpoint.settings import Positive, checked
 
 
 @checked

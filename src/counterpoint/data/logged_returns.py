@@ -4,8 +4,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from counterpoint.core.errors import require
 from counterpoint.data.transitions import Transitions
-from counterpoint.errors import require
 
 
 def logged_returns(rows: Transitions, horizon: int = 0) -> Float[Tensor, " episodes"]:

@@ -12,10 +12,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from counterpoint.core.errors import require
+from counterpoint.core.settings import Positive, Share, checked
 from counterpoint.data.knowledge import ROUNDED, check_range
 from counterpoint.data.transitions import Transitions
-from counterpoint.errors import require
-from counterpoint.settings import Positive, Share, checked
 
 
 @dataclass(frozen=True)

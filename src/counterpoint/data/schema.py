@@ -7,11 +7,11 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
+from counterpoint.core.errors import CounterpointError, require
+from counterpoint.core.settings import check_settings
 from counterpoint.data.doses import ActionColumn
 from counterpoint.data.knowledge import ROUNDED, Knowledge, mirrored_actions
 from counterpoint.data.spaces import ActionSpace, Box, Discrete, describe, same_space
-from counterpoint.errors import CounterpointError, require
-from counterpoint.settings import check_settings
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from counterpoint.errors import CounterpointError, require
-from counterpoint.settings import check_settings, checked
+from counterpoint.core.errors import CounterpointError, require
+from counterpoint.core.settings import check_settings, checked
 
 TOLERANCE = 1e-5
 LARGEST = 1e30

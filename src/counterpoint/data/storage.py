@@ -17,9 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoint.artifacts import decode, digest, replacing
-from counterpoint.data.columns import check_suffix, kind_of, read_guarded
-from counterpoint.data.table_format import (
+from counterpoint.core.artifacts import decode, digest, replacing
+from counterpoint.core.errors import CounterpointError, require
+from counterpoint.core.settings import checked
+from counterpoint.data.tables.columns import check_suffix, kind_of, read_guarded
+from counterpoint.data.tables.table_format import (
     MARK,
     SCHEMA_CLASSES,
     STRINGS,
@@ -33,8 +35,6 @@ from counterpoint.data.table_format import (
     tensors,
 )
 from counterpoint.data.transitions import COLUMNS, Transitions, gather, new_room
-from counterpoint.errors import CounterpointError, require
-from counterpoint.settings import checked
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,12 +8,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from counterpoint.artifacts import device_of, recipe_hash, tensors_hash
+from counterpoint.core.artifacts import device_of, recipe_hash, tensors_hash
+from counterpoint.core.errors import CounterpointError, require
+from counterpoint.core.seeding import generator
+from counterpoint.core.settings import Positive, checked
 from counterpoint.data.schema import Schema, agree, numbered
 from counterpoint.data.spaces import ActionSpace
-from counterpoint.errors import CounterpointError, require
-from counterpoint.seeding import generator
-from counterpoint.settings import Positive, checked
 
 GOES_ON = -1
 """The outcome of a row that does not end its episode with one."""

@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from counterpoint.core.errors import CounterpointError
 from counterpoint.data.jobs import Padded
-from counterpoint.errors import CounterpointError
 from counterpoint.nets.laws import Law, Raw
 from counterpoint.nets.stacked import StackedLinear, StackedMLP, Standardizer, columns
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.distributions import Transform
 from zuko.transforms import MonotonicRQSTransform
 
+from counterpoint.core.settings import Finite, Fraction, Positive, check_settings
 from counterpoint.nets.derivatives import LOG_ROOT_TWO_PI, unbend
 from counterpoint.nets.spline import BOUND, SLOPE, SplineTable
-from counterpoint.settings import Finite, Fraction, Positive, check_settings
 
 LARGEST_LOG_SCALE = 7.0
 """A standard deviation lies within e^± this."""

@@ -11,15 +11,15 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.optim import Optimizer
 
+from counterpoint.core.errors import require
+from counterpoint.core.seeding import derive, generator
+from counterpoint.core.settings import Amount, Positive, Rate, Share, Weight, check_settings
 from counterpoint.data.jobs import Padded, pad
-from counterpoint.errors import require
 from counterpoint.nets.derivatives import departure
 from counterpoint.nets.learner import Learner
 from counterpoint.nets.optimizers import adam, clip_members
 from counterpoint.nets.stacked import initialise
 from counterpoint.nets.training import Monitor, Schedule, Trained, train
-from counterpoint.seeding import derive, generator
-from counterpoint.settings import Amount, Positive, Rate, Share, Weight, check_settings
 
 DEPARTURE = 0.1
 """Departures from the linear start much larger than this cost little more."""

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from counterpoint.seeding import generator
+from counterpoint.core.seeding import generator
 
 
 class StackedLinear(nn.Module):

@@ -22,13 +22,13 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.optim import Optimizer
 
-from counterpoint.artifacts import read_tensors, under, write_tensors, write_text
-from counterpoint.errors import CounterpointError
+from counterpoint.core.artifacts import read_tensors, under, write_tensors, write_text
+from counterpoint.core.errors import CounterpointError
+from counterpoint.core.seeding import generator
+from counterpoint.core.settings import Count, Positive, Weight, check_settings
 from counterpoint.nets.learner import CHUNK, Learner, Stepper
 from counterpoint.nets.optimizers import flushing_denormals
 from counterpoint.nets.stacked import per_member
-from counterpoint.seeding import generator
-from counterpoint.settings import Count, Positive, Weight, check_settings
 
 
 @dataclass(frozen=True)

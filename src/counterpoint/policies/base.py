@@ -10,20 +10,20 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from counterpoint.artifacts import Artifact, Saved, decode, encode
-from counterpoint.data.asking import ask
+from counterpoint.core.artifacts import Artifact, Saved, decode, encode
+from counterpoint.core.errors import CounterpointError, require
+from counterpoint.core.seeding import derive
+from counterpoint.core.settings import check_settings, checked
+from counterpoint.core.wording import counted
 from counterpoint.data.jobs import NO_THETA, Job, check_factors
+from counterpoint.data.queries import ask
 from counterpoint.data.shapes import Action, State, Theta
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
-from counterpoint.errors import CounterpointError, require
-from counterpoint.model import Model, ModelRecipe
+from counterpoint.models.base import Model, ModelRecipe
 from counterpoint.nets.training import Monitor
-from counterpoint.seeding import derive
-from counterpoint.settings import check_settings, checked
 from counterpoint.simulation.rollout import Actor
 from counterpoint.tasks.base import Task, check_task
-from counterpoint.wording import counted
 
 BEHIND = "Trust in the model behind this policy"
 

@@ -12,16 +12,16 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from counterpoint.artifacts import Saved
+from counterpoint.core.artifacts import Saved
+from counterpoint.core.errors import CounterpointError, require
+from counterpoint.core.seeding import generator
 from counterpoint.data.jobs import NO_THETA, Origin
 from counterpoint.data.schema import Schema, agree
 from counterpoint.data.shapes import Action, State, Theta
 from counterpoint.data.transitions import Transitions
-from counterpoint.errors import CounterpointError, require
-from counterpoint.model import Model, SubjectFactors
+from counterpoint.models.base import Model, SubjectFactors
+from counterpoint.models.groups import Groups
 from counterpoint.policies.base import Policy, saved_verdict
-from counterpoint.scm.groups import Groups
-from counterpoint.seeding import generator
 from counterpoint.simulation.rollout import Actor
 
 POPULATION = "population"

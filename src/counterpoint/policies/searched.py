@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from counterpoint.data.jobs import Origin
 from counterpoint.data.schema import Schema
 from counterpoint.policies.base import Policy
-from counterpoint.policies.rules import middle_doses
+from counterpoint.policies.rule import middle_doses
 from counterpoint.simulation.rollout import Actor
 
 

@@ -10,25 +10,25 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from counterpoint.data.asking import ask
+from counterpoint.checks.support import Similar
+from counterpoint.core.errors import CounterpointError, require
+from counterpoint.core.seeding import generator
+from counterpoint.core.settings import Count, Fraction, Positive, checked
 from counterpoint.data.jobs import NO_THETA, check_factors
+from counterpoint.data.queries import ask
 from counterpoint.data.schema import agree
 from counterpoint.data.shapes import Theta
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
-from counterpoint.errors import CounterpointError, require
-from counterpoint.model import Model, SubjectFactors
+from counterpoint.models.base import Model, SubjectFactors
 from counterpoint.policies.base import Policy
-from counterpoint.scm.support import Similar
-from counterpoint.seeding import generator
-from counterpoint.settings import Count, Fraction, Positive, checked
 from counterpoint.simulation.models import ModelSimulator
 from counterpoint.simulation.rollout import Rollout, on_device
 from counterpoint.tasks.base import Task, check_task
 
 
 @dataclass(frozen=True)
-class Values:
+class ActionValues:
     """What each action (or, with one column, the policy's own) is worth in each state."""
 
     members: Float[Tensor, "m n a"]
@@ -72,7 +72,7 @@ def action_values(
     share: Fraction = 0.9,
     seed: int = 0,
     logged: Transitions | None = None,
-) -> Values:
+) -> ActionValues:
     """Q(s, a) of every action of a finite space: that action first, the policy from then on.
 
     `episodes` are rolled out in every member, the same noise for all actions. With `logged` rows a state unlike all of
@@ -97,7 +97,7 @@ def state_values(
     share: Fraction = 0.9,
     seed: int = 0,
     logged: Transitions | None = None,
-) -> Values:
+) -> ActionValues:
     """V(s): the policy from the first step on; as `action_values`, in one column."""
     return _values(policy, model, task, state, theta, (episodes, horizon, discount, share, seed), logged, None)
 
@@ -113,7 +113,7 @@ def subject_values(
     episodes: Positive = 16,
     share: Fraction = 0.9,
     seed: int = 0,
-) -> Values:
+) -> ActionValues:
     """Q(s, a) for subjects whose factors are known as far as normal laws say; V(s) where doses are continuous.
 
     The interval is over the members and over what the factors may be. One law serves all states where it is only one.
@@ -124,7 +124,7 @@ def subject_values(
     ask_for = action_values if isinstance(policy.actions, Discrete) else state_values
     states = state.repeat_interleave(draws, 0)
     found = ask_for(policy, model, task, states, drawn, episodes, seed=seed, share=share).members
-    return Values(found.unflatten(1, (len(state), draws)).transpose(1, 2).flatten(0, 1), share)
+    return ActionValues(found.unflatten(1, (len(state), draws)).transpose(1, 2).flatten(0, 1), share)
 
 
 @torch.no_grad()
@@ -137,7 +137,7 @@ def _values(
     how: tuple[int, int, float, float, int],
     logged: Transitions | None,
     first: Float[Tensor, "a f"] | None,
-) -> Values:
+) -> ActionValues:
     episodes, horizon, discount, share, seed = how
     agree(policy.schema, model.schema, "policy", "model")
     check_task(task, policy.schema, "policy")
@@ -158,7 +158,7 @@ def _values(
     start, told = everywhere(states[None, :, None, None]), everywhere(factors[None, :, None, None])
     total = rollout.returns(start, noise, horizon or task.horizon, told, plan, discount)
     require(bool(total.isfinite().all()), "rollouts from these states lead to numbers that are not finite; check them")
-    return Values(total.view(shape).mean(-1).cpu(), share)
+    return ActionValues(total.view(shape).mean(-1).cpu(), share)
 
 
 def _check_like(states: Float[Tensor, "n s"], logged: Transitions | None) -> None:

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from counterpoint.core.seeding import derive, generator
+from counterpoint.core.settings import checked
 from counterpoint.data.schema import agree
 from counterpoint.data.spaces import ActionSpace, Discrete
 from counterpoint.data.transitions import Transitions
-from counterpoint.model import Model
-from counterpoint.seeding import derive, generator
-from counterpoint.settings import checked
+from counterpoint.models.base import Model
 from counterpoint.simulation.models import ModelSimulator
 from counterpoint.simulation.rollout import Stream, TaskSimulator
 from counterpoint.tasks.base import KnownSCM, Task, check_task

@@ -9,12 +9,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from counterpoint.core.errors import CounterpointError, require
+from counterpoint.core.settings import checked
 from counterpoint.data.jobs import Job, context
-from counterpoint.errors import CounterpointError, require
-from counterpoint.model import Mechanism, Model, ModelRecipe
+from counterpoint.models.base import Mechanism, Model, ModelRecipe
+from counterpoint.models.scm.base import StructuralCausalModel
 from counterpoint.nets.stacked import Weights, with_weights
-from counterpoint.scm.base import StructuralCausalModel
-from counterpoint.settings import checked
 from counterpoint.simulation.rollout import Noise, Stream
 
 
@@ -137,7 +137,7 @@ Source = Callable[[int, int, int, torch.Generator], Float[Tensor, "t m n u"]]
 
 
 @dataclass(frozen=True)
-class Fresh:
+class FreshNoise:
     """Draws of the model's own noise."""
 
     def source(self, model: Model, job: Job) -> Source:
@@ -151,7 +151,7 @@ class Fresh:
 
 
 @dataclass(frozen=True)
-class Pool:
+class NoisePool:
     """Noises that were abducted from the log, each row's as likely as another's: what really happened, reshuffled."""
 
     def source(self, model: Model, job: Job) -> Source:
@@ -178,7 +178,7 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class Own:
+class SubjectNoise:
     """One episode's own abducted noise, step by step: what would have happened to this subject."""
 
     def stream(self, simulator: ModelSimulator, jobs: Sequence[Job], episodes: int, seed: int) -> Stream:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from counterpoint.settings import Fraction, Weight, check_settings
+from counterpoint.core.settings import Fraction, Weight, check_settings
 
 
 class Objective(ABC):

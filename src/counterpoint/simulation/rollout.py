@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from counterpoint.core.settings import checked
 from counterpoint.data.jobs import NO_THETA
 from counterpoint.data.shapes import Action, Reward, State, Theta
 from counterpoint.nets.learner import Replayed, Tensors
-from counterpoint.settings import checked
 from counterpoint.tasks.base import KnownSCM, Task
 
 Actor = Callable[[Float[Tensor, "*n s"], Float[Tensor, "*n t"]], Float[Tensor, "*n a"]]
@@ -52,7 +52,7 @@ class TaskSimulator:
         return lambda t: (self.task.noise(episodes, random).to(device),)
 
 
-class Step(NamedTuple):
+class RolloutStep(NamedTuple):
     """One step of every episode; `alive` is the probability of no end before it, `survival` that of none in it."""
 
     state: State
@@ -83,7 +83,7 @@ class Rollout:
         horizon: int,
         theta: Theta = NO_THETA,
         plan: Callable[[int], Tensor | None] = lambda t: None,
-    ) -> Iterator[Step]:
+    ) -> Iterator[RolloutStep]:
         """Step after step; `plan(t)` may give the actions of step t instead of `act`.
 
         An episode that has ended for certain stays where it is (with `freeze`), and nothing happens once all have.
@@ -94,7 +94,9 @@ class Rollout:
             drawn, planned = noise(t), plan(t)
             inputs = {"state": state, "alive": alive, "theta": theta, **_numbered(drawn)}
             after = self.advance(inputs if planned is None else {**inputs, "action": planned})
-            yield Step(state, after["action"], drawn, after["next_state"], after["reward"], alive, after["survival"])
+            yield RolloutStep(
+                state, after["action"], drawn, after["next_state"], after["reward"], alive, after["survival"]
+            )
             state, alive = after["next_state"], after["alive"]
             if alive.is_cuda:  # A replayed step writes into the same memory again.
                 state, alive = state.clone(), alive.clone()

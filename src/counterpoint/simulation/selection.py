@@ -7,26 +7,26 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from counterpoint.core.errors import CounterpointError
+from counterpoint.core.seeding import generator
+from counterpoint.core.settings import Count, Positive, check_settings
 from counterpoint.data.jobs import Job
 from counterpoint.data.spaces import Discrete
-from counterpoint.errors import CounterpointError
-from counterpoint.model import Model
-from counterpoint.seeding import generator
-from counterpoint.settings import Count, Positive, check_settings
-from counterpoint.simulation.models import Fresh, ModelSimulator, Pool
+from counterpoint.models.base import Model
+from counterpoint.simulation.models import FreshNoise, ModelSimulator, NoisePool
 from counterpoint.simulation.rollout import Actor, Rollout, on_device
 from counterpoint.tasks.base import Task
 
 
 @dataclass(frozen=True)
-class Rollouts:
+class RolloutSelection:
     """How policies are tried inside fitted models: a policy's return in every ensemble member of its own model."""
 
     starts: Positive = 32
     """Episodes in every ensemble member, from first states of the table."""
     horizon: Count = 0
     """Steps an episode; 0 for the task's own `selection_horizon`."""
-    noise: Fresh | Pool = Fresh()
+    noise: FreshNoise | NoisePool = FreshNoise()
     """Where the noise of an episode comes from."""
 
     def __post_init__(self) -> None:
@@ -54,7 +54,7 @@ def _drawn(job: Job, model: Model) -> Float[Tensor, "n t"]:
 @torch.no_grad()
 def check_rollouts(models: Sequence[Model], jobs: Sequence[Job], task: Task, actions: Discrete, horizon: int) -> None:
     """Refuse a model in which no episode is finite, whichever one action is taken throughout."""
-    selector = Rollouts(horizon=horizon).selector(models, jobs, task)
+    selector = RolloutSelection(horizon=horizon).selector(models, jobs, task)
     diverging = torch.ones(len(jobs), dtype=torch.bool, device=selector.state.device)
     for action in actions.table().to(selector.state):
         always = lambda state, theta, taken=action: taken.expand(*state.shape[:-1], -1)
@@ -70,7 +70,7 @@ def check_rollouts(models: Sequence[Model], jobs: Sequence[Job], task: Task, act
 class CheckpointSelector:
     """Scores K policies by minus their mean return in their own model; the same starts and noise at every call."""
 
-    def __init__(self, how: Rollouts, simulator: ModelSimulator, jobs: Sequence[Job], task: Task) -> None:
+    def __init__(self, how: RolloutSelection, simulator: ModelSimulator, jobs: Sequence[Job], task: Task) -> None:
         self.how, self.simulator, self.jobs = how, simulator, jobs
         self.task, self.episodes = on_device(task, simulator.device), simulator.members * how.starts
         starts = [self._starts(job, model) for job, model in zip(jobs, simulator.models, strict=True)]

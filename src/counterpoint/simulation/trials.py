@@ -7,11 +7,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from counterpoint.core.errors import CounterpointError
+from counterpoint.core.seeding import derive, generator
+from counterpoint.core.settings import checked
 from counterpoint.data.spaces import check_actions
 from counterpoint.data.transitions import Transitions, concatenate
-from counterpoint.errors import CounterpointError
-from counterpoint.seeding import derive, generator
-from counterpoint.settings import checked
 from counterpoint.simulation.rollout import Rollout, TaskSimulator
 from counterpoint.tasks.base import KnownSCM
 

@@ -8,12 +8,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from counterpoint.core.settings import check_settings
 from counterpoint.data.jobs import NO_THETA, Job
 from counterpoint.data.shapes import Theta
 from counterpoint.data.transitions import Transitions
-from counterpoint.model import Mechanism, Model, ModelRecipe
+from counterpoint.models.base import Mechanism, Model, ModelRecipe
 from counterpoint.nets.training import Monitor
-from counterpoint.settings import check_settings
 from counterpoint.tasks.base import KnownSCM
 
 
@@ -75,7 +75,7 @@ class KnownModel(Model):
 
 
 @dataclass(frozen=True)
-class Truth(ModelRecipe):
+class TrueModel(ModelRecipe):
     """Learns nothing: every job's model is the task itself. The ceiling of everything that is fitted."""
 
     task: KnownSCM

@@ -13,11 +13,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from counterpoint.core.settings import Amount, Positive, Share, Weight, check_settings
 from counterpoint.data.knowledge import Knowledge
 from counterpoint.data.schema import Schema
 from counterpoint.data.shapes import Action, Flag, Noise, Reward, State
 from counterpoint.data.spaces import Discrete, constant
-from counterpoint.settings import Amount, Positive, Share, Weight, check_settings
 from counterpoint.tasks.base import KnownSCM
 
 PLANETS = {"jupiter": 24.79, "earth": 9.8, "mercury": 3.7, "neptune": 11.15, "pluto": 0.62}

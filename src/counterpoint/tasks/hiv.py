@@ -25,12 +25,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from counterpoint.core.seeding import generator as seeded
+from counterpoint.core.settings import Amount, Positive, Share, Weight, check_settings
 from counterpoint.data.knowledge import Knowledge
 from counterpoint.data.schema import Schema
 from counterpoint.data.shapes import Action, Flag, Noise, Reward, State
 from counterpoint.data.spaces import Discrete
-from counterpoint.seeding import generator as seeded
-from counterpoint.settings import Amount, Positive, Share, Weight, check_settings
 from counterpoint.tasks.base import KnownSCM
 
 UNHEALTHY = (163573.0, 5.0, 11945.0, 46.0, 63919.0, 24.0)

@@ -22,14 +22,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from counterpoint.core.seeding import generator as seeded
+from counterpoint.core.settings import Finite, Positive, Share, check_settings
 from counterpoint.data.doses import ActionColumn, product_space
 from counterpoint.data.knowledge import Knowledge
 from counterpoint.data.schema import Column, Schema
 from counterpoint.data.shapes import Action, Flag, Noise, Reward, State
 from counterpoint.data.spaces import constant
 from counterpoint.data.transitions import GOES_ON
-from counterpoint.seeding import generator as seeded
-from counterpoint.settings import Finite, Positive, Share, check_settings
 from counterpoint.tasks.base import Conclusion, KnownSCM
 from counterpoint.tasks.sepsis_columns import (
     COLUMNS,

@@ -3,7 +3,8 @@
     s ~ N(0, I),    a ~ U(−1, 1),    u ~ N(0, I) unless stated,    s' = f(s, a, u)
 
 `Additive` to `Skewed` have one state; the others have four around a common mean m(s, a). All are strictly increasing in
-their own noise given what comes before, except `Mixed` and `Turning`, whose noises mix. CartPole is the ninth of the
+their own noise given what comes before, except `ConstantMixing` and `RotatingMixing`, whose
+noises mix. CartPole is the ninth of the
 set. `CausalSet` holds the two benchmark graphs of Javaloy et al., "Causal normalizing flows" (NeurIPS 2023).
 """
 
@@ -14,10 +15,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from counterpoint.core.seeding import generator
 from counterpoint.data.shapes import Action, Flag, Noise, Reward, State
 from counterpoint.data.spaces import ActionSpace, Box
 from counterpoint.data.transitions import Transitions
-from counterpoint.seeding import generator
 from counterpoint.tasks.base import KnownSCM
 
 MIXING = ((1.0, 0.6, -0.4, 0.2), (-0.5, 1.0, 0.5, 0.3), (0.4, -0.3, 1.0, 0.6), (0.2, 0.5, -0.6, 1.0))
@@ -112,14 +113,14 @@ class Independent(FourStates):
         return self.mean(state, action) + torch.stack([0.3 * u1, second, 0.3 * torch.expm1(0.6 * u3), fourth], -1)
 
 
-class Mixed(FourStates):
+class ConstantMixing(FourStates):
     """e1: s' = m + .3·B·u with the full matrix B = `MIXING`; the noises reach s' dependent, always in the same way."""
 
     def transition(self, state: State, action: Action, noise: Noise) -> State:
         return self.mean(state, action) + 0.3 * noise @ noise.new_tensor(MIXING).T
 
 
-class Turning(FourStates):
+class RotatingMixing(FourStates):
     """e2: s' = m + .4·R(πa/2)·u, R turning (u₁,u₂) and (u₃,u₄): the law of s' hides which noise was which."""
 
     def transition(self, state: State, action: Action, noise: Noise) -> State:
@@ -145,8 +146,8 @@ PROBLEMS: dict[str, OneStep] = {
     "c": Bimodal(),
     "h": Skewed(),
     "d": Independent(),
-    "e1": Mixed(),
-    "e2": Turning(),
+    "e1": ConstantMixing(),
+    "e2": RotatingMixing(),
     "f": Triangular(),
 }
 """The benchmark's letters; `g` is CartPole."""

@@ -16,10 +16,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from counterpoint.core.seeding import generator as seeded
+from counterpoint.core.settings import Finite, Positive, Share, Weight, check_settings
 from counterpoint.data.shapes import Action, Flag, Noise, Reward, State
 from counterpoint.data.spaces import Discrete
-from counterpoint.seeding import generator as seeded
-from counterpoint.settings import Finite, Positive, Share, Weight, check_settings
 from counterpoint.tasks.base import KnownSCM
 
 CHEMO_DOSE = 5.0

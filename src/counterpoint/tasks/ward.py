@@ -15,10 +15,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from counterpoint.core.settings import Finite, Positive, Share, check_settings
 from counterpoint.data.shapes import Action, Flag, Noise, Reward, State
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import GOES_ON
-from counterpoint.settings import Finite, Positive, Share, check_settings
 from counterpoint.tasks.base import Conclusion, KnownSCM
 
 

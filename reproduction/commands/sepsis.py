@@ -1,0 +1,46 @@
+"""What `counterpoint reproduce sepsis` needs beside the experiment: the demo's cohort, and the report of a run."""
+
+import os
+from pathlib import Path
+
+from counterpoint.cli.check_scm import examine
+from counterpoint.cli.mimic import Mimic
+from counterpoint.cli.report import PAGE, Report
+from counterpoint.core.artifacts import read_json, write_text
+from counterpoint.core.errors import require
+from counterpoint.data import storage
+from counterpoint.models.dynamics.outcome import LearnedTask
+from counterpoint.models.scm.base import StructuralCausalModel
+from counterpoint.ope.result import Evaluation
+from counterpoint.policies.base import Policy
+from counterpoint.registry import load_kind
+from counterpoint.run import Run
+from reproduction.sepsis import Sepsis
+from reproduction.sepsis_cohort import HELD_OUT
+
+DEMO = "COUNTERPOINT_MIMIC_DEMO"
+
+
+def demo_cohort(raw: Path | None, out: Path) -> Path:
+    """The cohort of MIMIC-III's open demo, made where it is not there yet."""
+    folder, table = raw or Path(os.environ.get(DEMO, "")), out / "sepsis-demo" / "cohort.parquet"
+    require(folder != Path(), f"the demo's raw folder is not known; give --raw, or set {DEMO}")
+    if not table.exists() or not table.with_suffix(".json").exists():
+        Mimic(str(folder), table).execute()
+    return table
+
+
+def report_of(experiment: Sepsis, out: Path) -> Path:
+    """The run folder of the first seed's searched policy, and its page, from what the experiment kept."""
+    parts, run = experiment.parts(out), Run(out / experiment.name / f"seed-{experiment.first_seed}")
+    require(parts.exists(), f"'{out / experiment.name}' has no parts of a run; remove its cells and run it again")
+    run.start(storage.read(parts / "data.parquet"), HELD_OUT, experiment.first_seed)
+    run.keep_task(load_kind(parts / "task", LearnedTask, "a task"))
+    run.keep_model(load_kind(parts / "scm", StructuralCausalModel, "a structural causal model"))
+    examine(run)
+    policy = load_kind(parts / "policy", Policy, "a policy")
+    run.keep("policy", policy.judged(run.checked).save, ["data", "split", "task", "scm"])
+    judged = Evaluation.from_json(read_json(parts / "evaluation.json", "run the experiment again"))
+    run.keep("judgement", lambda path: write_text(path, judged.text()), ["data", "split", "policy"])
+    Report(run.folder).execute()
+    return run.folder / PAGE

@@ -1,0 +1,1 @@
+"""Errors against known truth that only the reproduction measures."""

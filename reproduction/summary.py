@@ -1,0 +1,200 @@
+"""From the rows of a grid to what they say: levels, paired differences, probabilities of improvement, figures.
+
+A score is one training seed's mean return over its evaluation trials; intervals are 95% bootstrap intervals over seeds
+(`evaluation/statistics.py`), and differences are taken seed by seed, on the same logs.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from counterpoint.core.artifacts import write_text
+from counterpoint.core.errors import CounterpointError
+from counterpoint.core.results import Row, markdown_table
+from counterpoint.core.statistics import (
+    Interval,
+    Statistic,
+    interval,
+    iqm,
+    pair,
+    paired_difference,
+    probability_of_improvement,
+)
+from counterpoint.learners.methods import PAPER_NAMES
+from counterpoint.page.returns import paired_differences, returns_by_size
+from reproduction.pages.headline import Headline
+from reproduction.pages.paper import paper_returns_by_size
+
+SELECTED, LAST = "return_selected", "return_last"
+Comparisons = Sequence[tuple[str, str]]
+"""Pairs (method, baseline)."""
+
+
+def levels(rows: Sequence[Row], column: str = SELECTED, statistic: Statistic = iqm) -> list[dict[str, Any]]:
+    """Each method at each number of trials: method, trials, seeds, estimate, low, high."""
+    table = []
+    for method, trials in dict.fromkeys((row["method"], row["trials"]) for row in rows):
+        values = list(_scores(rows, method, trials, column).values())
+        table.append({"method": method, "trials": trials, "seeds": len(values), **_ends(_level(values, statistic))})
+    return table
+
+
+def differences(rows: Sequence[Row], comparisons: Comparisons, column: str = SELECTED) -> list[dict[str, Any]]:
+    """Mean paired difference of every comparison at each number of trials, and the probability of improvement."""
+    table = []
+    for trials in _sizes(rows):
+        for method, baseline in comparisons:
+            left, right = _common(rows, method, baseline, trials, column)
+            if len(left) > 1:
+                table.append({
+                    "group": f"{trials} trials",
+                    "comparison": f"{method} − {baseline}",
+                    "seeds": len(left),
+                    **_ends(paired_difference(left, right, np.mean)),
+                    "improves": probability_of_improvement(left, right),
+                })  # fmt: skip
+    return table
+
+
+def selection(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """What choosing a checkpoint without the environment brings: selected − last, by method and number of trials."""
+    table = []
+    for method, trials in dict.fromkeys((row["method"], row["trials"]) for row in rows):
+        left, right = pair(*(_scores(rows, method, trials, column) for column in (SELECTED, LAST)))
+        if len(left) > 1 and bool((left != right).any()):
+            table.append({"method": method, "trials": trials, **_ends(paired_difference(left, right, np.mean))})
+    return table
+
+
+def write_summary(
+    name: str,
+    rows: Sequence[Row],
+    comparisons: Comparisons,
+    out: Path,
+    failures: Sequence[Row] = (),
+    paper: str = "",
+    ceiling: float | None = None,
+) -> Path:
+    """`<name>.md` and its figures; with `paper`, a behaviour, the paper's own figure is drawn beside ours."""
+    if not rows:
+        raise CounterpointError(f"'{name}' has no finished cell to summarise; see {name}.failures.csv")
+    compared = differences(rows, comparisons)
+    figures = []
+    if paper:
+        figures.append(f"{name}-returns.png")
+        returns_by_size(levels(rows, SELECTED, np.mean), _paper_rows(rows, paper), out / figures[-1],
+                        ours_label="ours: mean and 95% interval over seeds", ceiling=ceiling)  # fmt: skip
+    if compared:
+        figures.append(f"{name}-differences.png")
+        paired_differences(compared, out / figures[-1])
+    told = _headline(rows, comparisons, paper) if paper else []
+    sections = _sections(rows, compared, failures)
+    text = "\n\n".join([f"# {name}", *told[:1], *sections, *told[1:], *(f"![{f}]({f})" for f in figures)])
+    write_text(out / f"{name}.md", f"{text}\n")
+    return out / f"{name}.md"
+
+
+def _headline(rows: Sequence[Row], comparisons: Comparisons, behaviour: str) -> list[str]:
+    """In words, and its comparisons: our methods against the paper's baselines, all of its arms but CTRL_g."""
+    baselines = {point["method"] for point in paper_returns_by_size(behaviour)} - set(PAPER_NAMES.values())  # pyright: ignore[reportArgumentType]
+    ours = list(dict.fromkeys(method for method, _ in comparisons))
+    others = list(dict.fromkeys(baseline for _, baseline in comparisons if baseline in baselines))
+    scores = {(m, str(n)): _scores(rows, m, n, SELECTED) for m in (*ours, *others) for n in _sizes(rows)}
+    found = Headline.of({key: own for key, own in scores.items() if own}, ours, others)
+    if not found.comparisons:
+        return []
+    heading = "## Headline comparisons by number of trials, intervals that hold together"
+    return [found.text("at {} trials"), heading, found.table()]
+
+
+def _sections(rows: Sequence[Row], compared: Sequence[Row], failures: Sequence[Row]) -> list[str]:
+    """The Markdown tables, each under its heading."""
+    sections = [
+        "## Interquartile mean return, selected checkpoint [95% interval over seeds]",
+        markdown_table(_wide(levels(rows, SELECTED, iqm))),
+        "## Mean return, selected checkpoint",
+        markdown_table(_wide(levels(rows, SELECTED, np.mean))),
+        "## Mean return, last checkpoint",
+        markdown_table(_wide(levels(rows, LAST, np.mean))),
+    ]
+    if compared:
+        sections += ["## Paired differences in mean return, selected checkpoint", markdown_table(_printed(compared))]
+    chosen = selection(rows)
+    if chosen:
+        sections += ["## Selected minus last checkpoint", markdown_table(_wide(chosen))]
+    if failures:
+        sections += ["## Cells that failed", markdown_table(_by_reason(failures))]
+    return sections
+
+
+def _by_reason(failures: Sequence[Row]) -> list[Row]:
+    """Cells of one method that failed for one reason in one line; `….failures.csv` has them all."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in failures:
+        found.setdefault((row["method"], row["reason"]), []).append(row)
+    sizes = {key: ", ".join(str(size) for size in sorted({row["trials"] for row in own})) for key, own in found.items()}
+    return [
+        {"method": method, "cells": len(own), "trials": sizes[method, reason], "reason": reason}
+        for (method, reason), own in found.items()
+    ]
+
+
+def _scores(rows: Sequence[Row], method: str, trials: int, column: str) -> dict[int, float]:
+    return {row["seed"]: row[column] for row in rows if row["method"] == method and row["trials"] == trials}
+
+
+def _common(rows: Sequence[Row], method: str, baseline: str, trials: int, column: str) -> tuple[np.ndarray, np.ndarray]:
+    """The scores of the seeds that both have: a failed cell leaves its pair out."""
+    left, right = (_scores(rows, name, trials, column) for name in (method, baseline))
+    return pair({s: left[s] for s in left if s in right}, {s: right[s] for s in left if s in right})
+
+
+def _level(values: Sequence[float], statistic: Statistic) -> Interval:
+    """One seed has no interval: both ends are its score."""
+    return interval(values, statistic) if len(values) > 1 else Interval(*3 * [float(values[0])])
+
+
+def _ends(estimate: Interval) -> dict[str, float]:
+    return {"estimate": estimate.estimate, "low": estimate.low, "high": estimate.high}
+
+
+def _shown(row: Row) -> str:
+    return f"{Interval(row['estimate'], row['low'], row['high']):.1f}"
+
+
+def _sizes(rows: Sequence[Row]) -> list[int]:
+    return sorted({row["trials"] for row in rows})
+
+
+def _wide(table: Sequence[Row]) -> list[dict[str, Any]]:
+    """A line a method, a column a number of trials."""
+    lines: dict[str, dict[str, Any]] = {}
+    for row in table:
+        lines.setdefault(row["method"], {"method": row["method"]})[f"{row['trials']} trials"] = _shown(row)
+    return list(lines.values())
+
+
+def _printed(compared: Sequence[Row]) -> list[dict[str, Any]]:
+    return [
+        {
+            "trials": row["group"],
+            "comparison": row["comparison"],
+            "seeds": row["seeds"],
+            "difference [95% interval]": _shown(row),
+            "probability of improvement": f"{row['improves']:.2f}",
+        }
+        for row in compared
+    ]
+
+
+def _paper_rows(rows: Sequence[Row], behaviour: str) -> list[dict[str, Any]]:
+    """The paper's points under our names: both of our CTRL_g stand beside the paper's one."""
+    points, sizes = paper_returns_by_size(behaviour), _sizes(rows)  # pyright: ignore[reportArgumentType]
+    return [
+        {**point, "method": method}
+        for method in dict.fromkeys(row["method"] for row in rows)
+        for point in points
+        if point["method"] == PAPER_NAMES.get(method, method) and point["trials"] in sizes
+    ]

@@ -1,0 +1,1 @@
+"""Tasks that only the reproduction uses."""

@@ -1,0 +1,110 @@
+"""Three control problems that Gymnasium ships, as tasks: reward and end are Gymnasium's own, read off the observation.
+
+    Pendulum-v1                  r = −(angle² + 0.1·speed² + 0.001·torque²) before the step, and no end
+    Acrobot-v1                   r = −1 a step and 0 at the end, where −cos θ₁ − cos(θ₁ + θ₂) > 1
+    MountainCarContinuous-v0     r = −0.1·force² and 100 at the end, where position ≥ 0.45 and velocity ≥ 0
+
+The dynamics are not written here: data come from `gymnasium.make(gym_id)`, and so does the judgement of a policy.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from counterpoint.core.settings import Positive, Share, check_settings
+from counterpoint.data.knowledge import Knowledge
+from counterpoint.data.schema import Schema
+from counterpoint.data.shapes import Action, Flag, Reward, State
+from counterpoint.data.spaces import Box, Discrete
+from counterpoint.tasks.base import Task
+
+GOAL = 0.45
+
+
+class ClassicControl(Task):
+    """A task whose environment is Gymnasium's."""
+
+    gym_id: ClassVar[str]
+    state_names: ClassVar[tuple[str, ...]]
+    knowledge: ClassVar[Knowledge]
+    """Angles are given as cosine and sine, and Gymnasium cuts speeds and positions at its limits."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    @property
+    def schema(self) -> Schema:
+        return Schema.of(self.state_names, self.actions, knowledge=self.knowledge)
+
+
+@dataclass(frozen=True)
+class Pendulum(ClassicControl):
+    """Swing a pendulum up and hold it there; the motor is too weak to lift it at once."""
+
+    horizon: Positive = 200
+    """Steps after which an episode is cut, as in Pendulum-v1."""
+    discount: Share = 0.99
+
+    gym_id = "Pendulum-v1"
+    actions = Box((-2.0,), (2.0,))
+    state_names = ("cosine", "sine", "speed")
+    knowledge = Knowledge(bounds=(("speed", -8.0, 8.0),), circles=(("cosine", "sine"),))
+    ceiling = 0.0
+
+    def reward(self, state: State, action: Action, next_state: State) -> Reward:
+        """What it costs to be where the step begins; the angle is 0 upright."""
+        angle = torch.atan2(state[..., 1], state[..., 0])
+        return -(angle.square() + 0.1 * state[..., 2].square() + 0.001 * action[..., 0].square())
+
+    def terminated(self, next_state: State) -> Flag:
+        return torch.zeros_like(next_state[..., 0], dtype=torch.bool)
+
+
+@dataclass(frozen=True)
+class Acrobot(ClassicControl):
+    """Swing the free end of two links above a line, by a torque at the joint between them."""
+
+    horizon: Positive = 500
+    """Steps after which an episode is cut, as in Acrobot-v1."""
+    discount: Share = 0.99
+
+    gym_id = "Acrobot-v1"
+    actions = Discrete.of([-1.0, 0.0, 1.0])
+    state_names = ("cosine_1", "sine_1", "cosine_2", "sine_2", "speed_1", "speed_2")
+    knowledge = Knowledge(
+        bounds=(("speed_1", -4 * math.pi, 4 * math.pi), ("speed_2", -9 * math.pi, 9 * math.pi)),
+        circles=(("cosine_1", "sine_1"), ("cosine_2", "sine_2")),
+    )
+    ceiling = 0.0
+
+    def reward(self, state: State, action: Action, next_state: State) -> Reward:
+        """−1 for every step but the last."""
+        return self.terminated(next_state).to(next_state) - 1
+
+    def terminated(self, next_state: State) -> Flag:
+        cosine_1, sine_1, cosine_2, sine_2 = next_state[..., :4].unbind(-1)
+        return -cosine_1 - (cosine_1 * cosine_2 - sine_1 * sine_2) > 1
+
+
+@dataclass(frozen=True)
+class MountainCar(ClassicControl):
+    """Drive a weak car up a hill by swinging back first; before the goal every push costs."""
+
+    horizon: Positive = 999
+    """Steps after which an episode is cut, as in MountainCarContinuous-v0."""
+    discount: Share = 0.99
+
+    gym_id = "MountainCarContinuous-v0"
+    actions = Box((-1.0,), (1.0,))
+    state_names = ("position", "velocity")
+    knowledge = Knowledge(bounds=(("position", -1.2, 0.6), ("velocity", -0.07, 0.07)))
+    ceiling = 100.0
+
+    def reward(self, state: State, action: Action, next_state: State) -> Reward:
+        """100 at the goal less what the push costs."""
+        return 100 * self.terminated(next_state).to(next_state) - 0.1 * action[..., 0].square()
+
+    def terminated(self, next_state: State) -> Flag:
+        return (next_state[..., 0] >= GOAL) & (next_state[..., 1] >= 0)

@@ -1,0 +1,79 @@
+"""`counterpoint fit`: a structural causal model of a table."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from counterpoint.cli.column_flags import Columns
+from counterpoint.cli.console import Saving, say, watching
+from counterpoint.core.errors import require
+from counterpoint.models.dynamics.outcome import Outcome
+from counterpoint.models.scm.auto import AutoSCM, Choice
+from counterpoint.models.scm.bicogan import BiCoGAN, ConditionalBiCoGAN
+from counterpoint.models.scm.density import DensitySCM
+from counterpoint.models.scm.random_effects import RandomEffects
+from counterpoint.run import Run
+
+Recipe = (
+    Annotated[DensitySCM, tyro.conf.subcommand("density", description="exact abduction; the default")]
+    | Annotated[
+        tyro.conf.AvoidSubcommands[RandomEffects],
+        tyro.conf.subcommand("random-effects", description="subjects differ, each by a factor with an exact posterior"),
+    ]
+    | Annotated[BiCoGAN, tyro.conf.subcommand("bicogan", description="the paper's model")]
+    | Annotated[ConditionalBiCoGAN, tyro.conf.subcommand("conditional-bicogan", description="encoder sees (s, a, s')")]
+)
+HELD_OUT = 0.2
+"""Share of a user's subjects that is kept aside unless another is asked for."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Fit an SCM to logged rows. Writes scm/ into the run folder; for your own table also data, split and task."""
+
+    run: Path
+    """Run folder."""
+    data: Path | None = None
+    """CSV or Parquet table; the run's own data where none is given."""
+    columns: tyro.conf.OmitArgPrefixes[Columns] = Columns()
+    scm: Recipe = DensitySCM()
+    """Which model; leave it out for the default."""
+    auto: bool = False
+    """Choose between exact models by how well they foresee held-out subjects; the reason is printed and kept."""
+    held_out: float | None = None
+    """Share of the subjects that nothing is learned from, for check-scm; 0.2 for a new table, and then decided."""
+    seed: int = 0
+    """Seed of everything random."""
+    device: str = "cpu"
+    """cpu, cuda or auto."""
+    saving: tyro.conf.OmitArgPrefixes[Saving] = Saving()
+
+    def execute(self) -> None:
+        run = Run(self.run)
+        require(
+            self.data is not None or not self.columns.reward_range,
+            "--reward-range is declared with the table; give --data too",
+        )
+        asked = HELD_OUT if self.held_out is None else self.held_out
+        table = self.columns.read(self.data, asked, self.seed) if self.data is not None else run.data
+        new = self.data is not None and not (run.has("split") and table.fingerprint == run.data.fingerprint)
+        share = asked if new else self.held_out
+        if not new:
+            run.agree(self.held_out)
+        data = table.split(share or 0.0, self.seed)[0] if new else run.training
+        known = not new and run.has_task()
+        with watching(self.run, self.saving) as monitor:
+            recipe = AutoSCM() if self.auto else self.scm
+            model = recipe.fit(data, self.seed, monitor.stage("scm"), self.device)
+            task = None if known else Outcome().fit(data, self.seed, monitor.stage("task"))
+        if new:
+            run.start(table, share, self.seed)
+        if task is not None:
+            run.keep_task(task)
+        run.keep_model(model)
+        if isinstance(model.recipe, Choice):
+            say(model.recipe.why)
+        rows, subjects = len(data.with_next()), len(data.subject.unique())
+        say(f"{type(model.recipe).__name__} fitted on {rows} rows of {subjects} subjects, in {run.path('scm')}")

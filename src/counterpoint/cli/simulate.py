@@ -1,0 +1,75 @@
+"""`counterpoint simulate`: logged trials from a simulator whose truth is known."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from counterpoint.cli.console import say
+from counterpoint.core.settings import Count, check_settings
+from counterpoint.core.wording import counted
+from counterpoint.run import Run
+from counterpoint.simulation.trials import random_policy, simulate
+from counterpoint.tasks import hiv, tumour
+from counterpoint.tasks.base import KnownSCM
+from counterpoint.tasks.cartpole import CartPole
+
+
+@dataclass(frozen=True)
+class PopulationFlags:
+    """How many patients, each with a response of its own; 0 for one typical patient."""
+
+    patients: Count = 0
+    """Patients that differ in their response."""
+    patients_seed: int = 0
+    """Seed of their responses."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+class TumourPatients(PopulationFlags):
+    def task(self) -> KnownSCM:
+        some = self.patients > 0
+        return tumour.Tumour(tumour.population(self.patients, self.patients_seed)) if some else tumour.Tumour()
+
+
+class HIVPatients(PopulationFlags):
+    def task(self) -> KnownSCM:
+        return hiv.HIV(hiv.population(self.patients, self.patients_seed)) if self.patients > 0 else hiv.HIV()
+
+
+Simulator = (
+    Annotated[CartPole, tyro.conf.subcommand("cartpole", description="the paper's; the default")]
+    | Annotated[TumourPatients, tyro.conf.subcommand("tumour", description="chemotherapy and radiotherapy")]
+    | Annotated[HIVPatients, tyro.conf.subcommand("hiv", description="two drugs, six log states")]
+)
+
+
+@dataclass(frozen=True)
+class Simulate:
+    """Log trials in a simulator, by default the paper's data set SD. Writes data, split and task into the run."""
+
+    run: Path
+    """Run folder."""
+    task: Simulator = CartPole()
+    """The simulator."""
+    trials: int = 250
+    """Trials; the paper's subsets are the first 50, 100, … 250."""
+    steps: int = 20
+    """Steps a trial."""
+    stop_at_failure: bool = False
+    """End a trial at its first failure; the paper logs all steps."""
+    held_out: float | None = None
+    """Share of the subjects that no later step learns from; none by default, and decided here, once."""
+    seed: int = 0
+    """Seed of everything random."""
+
+    def execute(self) -> None:
+        task = self.task.task() if isinstance(self.task, TumourPatients | HIVPatients) else self.task
+        data = simulate(task, random_policy(task), self.trials, self.steps, self.seed, self.stop_at_failure)
+        run = Run(self.run)
+        run.start(data, self.held_out, self.seed)
+        run.keep_task(task)
+        say(f"{counted(len(data), 'row')} of {counted(self.trials, 'trial')} in {run.path('data')}")

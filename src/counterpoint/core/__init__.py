@@ -1,0 +1,1 @@
+"""Errors, settings, seeding, artifacts, provenance and statistics."""

@@ -1,0 +1,26 @@
+"""What is in a table before it is loaded: what each column seems to be, what is odd, and which flags settle it."""
+
+from counterpoint.data.tables.inspection.facts import ColumnFacts, TableProblem
+from counterpoint.data.tables.inspection.inspecting import check
+from counterpoint.data.tables.inspection.page import (
+    LEGEND,
+    MEANS,
+    Inspection,
+    column_rows,
+    markdown,
+    sections,
+    summary,
+)
+
+__all__ = [
+    "LEGEND",
+    "MEANS",
+    "ColumnFacts",
+    "Inspection",
+    "TableProblem",
+    "check",
+    "column_rows",
+    "markdown",
+    "sections",
+    "summary",
+]

@@ -1,0 +1,1 @@
+"""What learns a policy from logged transitions."""

@@ -1,0 +1,1 @@
+"""Baselines of the paper and of the field."""

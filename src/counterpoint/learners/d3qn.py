@@ -1,0 +1,298 @@
+"""D3QN, the dueling double deep Q-network, on logged and imagined rows (paper, section 4).
+
+y = r + γ·(1 − terminated)·Q_target(s', argmax_a Q(s', a)),  loss = Huber(Q(s, a) − y),  target ← (1 − τ)·target + τ·Q.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from counterpoint.core.artifacts import Saved, device_of
+from counterpoint.core.errors import CounterpointError, require
+from counterpoint.core.seeding import derive
+from counterpoint.core.settings import Amount, Fraction, Positive, Rate, Share, Widths, check_settings
+from counterpoint.data.jobs import Categories, Job, context, identity, pad, spread_levels
+from counterpoint.learners.rollout_rows import NAMES, RolloutReplay
+from counterpoint.nets.dueling import DuelingQ
+from counterpoint.nets.learner import Learner
+from counterpoint.nets.optimizers import adam, clip_members
+from counterpoint.nets.stacked import initialise
+from counterpoint.nets.training import Monitor, Schedule, Trained, train
+from counterpoint.policies.base import Kept, Learned, PolicyLearner, action_numbers, discrete
+from counterpoint.policies.q import QPolicy, greedy, q_policies, saved_q_policy
+from counterpoint.simulation.rollout import Actor
+from counterpoint.tasks.base import Task
+
+Selector = Callable[[Actor], Float[Tensor, " k"]]
+"""Scores K policies without the environment, lower is better; its recipe, where it has one, is its `how`."""
+
+
+@dataclass(frozen=True)
+class D3QN(PolicyLearner):
+    """A dueling double DQN. Assumes a discrete action space."""
+
+    hidden: Widths = (256, 256)
+    """Widths of the Q-network; the paper's is (512, 512, 512, 512)."""
+    schedule: Schedule = Schedule(steps=3000, rate="linear", log_every=250)
+    """Length, validation and learning-rate schedule."""
+    batch: Positive = 256
+    """Rows a minibatch."""
+    learning_rate: Rate = 5e-4
+    """Learning rate of Adam."""
+    tau: Fraction = 0.005
+    """How far the target network follows at every update."""
+    real_share: Share = 0.5
+    """Share of real rows in every minibatch, where the table has imagined rows."""
+    clip: Amount = 10.0
+    """Largest norm of a member's gradient."""
+    huber: Amount = 1.0
+    """Errors beyond this count linearly, so that rare large rewards count for less; a death of −10 wants about 10."""
+    networks: Positive = 1
+    """Networks of one policy, each with its own start and minibatches, which vote by their mean."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def fit_many(
+        self,
+        jobs: Sequence[Job],
+        task: Task,
+        monitor: Monitor = Monitor(),
+        device: str = "cpu",
+        selector: Selector | None = None,
+        replay: RolloutReplay | None = None,
+    ) -> list[Learned]:
+        """Learn every job; `selector` chooses the checkpoint wherever the schedule checks, `replay` adds rollouts."""
+        actions, seeds = discrete(task, jobs), voter_seeds(jobs, self.networks)
+        tables = [rows for job in jobs for rows in [table(job)] * self.networks]
+        objective = replace(greedy_by(task, jobs[0]), votes=self.networks)
+        network = self.build(tables[0]["state"].shape[1], actions.count, len(tables)).to(device_of(device))
+        initialise(network, seeds)
+        learner = QLearner(network, self.build, tables, self, objective, selector, replay)
+        known = identity(self, jobs, task, selected_by(selector), replay and replay.how)
+        trained = train(learner, self.schedule, seeds, known, monitor)
+        return q_policies(self, trained, jobs, actions, kept_by(trained, self.schedule, selector))
+
+    def build(self, state: int, actions: int, members: int) -> DuelingQ:
+        """An untrained network of the right shape."""
+        return DuelingQ(members, state, self.hidden, actions)
+
+    def rebuild(self, saved: Saved) -> QPolicy:
+        """The policy back from its artifact."""
+        return saved_q_policy(self, saved)
+
+
+def voter_seeds(jobs: Sequence[Job], networks: int) -> list[int]:
+    """A seed for every network of every job; the first network starts as one alone would."""
+    return [seed for job in jobs for seed in (job.seed, *(derive(job.seed, "q", i) for i in range(1, networks)))]
+
+
+def kept_by(trained: Trained, schedule: Schedule, selector: Selector | None) -> list[Kept]:
+    """The checkpoint of every network that `selector` chose; none where nothing chose."""
+    if selector is None or not schedule.check_every:
+        return []
+    horizon, each = getattr(selector, "horizon", 0), zip(trained.best_step, -trained.best_score, strict=True)
+    return [Kept(int(step), schedule.steps, float(score), float(score), horizon) for step, score in each]
+
+
+def selected_by(selector: Selector | None) -> Any:
+    """The selector's recipe: checkpoints chosen by another do not belong to the same run."""
+    return getattr(selector, "how", None)
+
+
+class QTarget(Protocol):
+    """What Q-learning regresses on; it may look further than one step ahead."""
+
+    def __call__(
+        self,
+        networks: "QLearner",
+        reward: Float[Tensor, "k n"],
+        next_state: Float[Tensor, "k n s"],
+        not_terminated: Float[Tensor, "k n"],
+    ) -> Float[Tensor, "k n"]: ...
+
+
+@dataclass(frozen=True)
+class DoubleQ:
+    """The double-Q target: the online network picks the action, the target network says what it is worth."""
+
+    discount: float
+
+    @torch.no_grad()
+    def __call__(
+        self, networks: "QLearner", reward: Tensor, next_state: Tensor, not_terminated: Tensor
+    ) -> Float[Tensor, "k n"]:
+        best = networks.online(next_state).argmax(-1, keepdim=True)
+        value = networks.target.values(next_state).gather(2, best)[..., 0]
+        return reward + self.discount * not_terminated * value
+
+
+@dataclass(frozen=True)
+class QLoss:
+    """What a Q-network learns and acts by: its target, an extra loss of its own, and how many networks vote."""
+
+    actions: Any
+    target: QTarget
+    penalty: Callable[[Any, Tensor, Int[Tensor, "k n"]], Float[Tensor, " k"]] | None = None
+    votes: int = 1
+    categories: Categories = ()
+    allow_tf32: bool = False
+
+
+def greedy_by(task: Task, job: Job) -> QLoss:
+    """The greedy policy of a double-Q target, for the states of a job."""
+    return QLoss(discrete(task), DoubleQ(task.discount), categories=job.data.schema.categories)
+
+
+class QLearner(Learner):
+    """K Q-networks in training, each on its own table."""
+
+    state: Tensor
+    action: Tensor
+    reward: Tensor
+    next_state: Tensor
+    not_terminated: Tensor
+
+    unscored = (
+        "no policy has a finite return inside the fitted model, so no checkpoint can be kept; check the model"
+        " (counterpoint check-scm), fit another one or declare the bounds of the state (fit --bounds)"
+    )
+
+    def __init__(
+        self,
+        online: DuelingQ,
+        build: Callable[[int, int, int], DuelingQ],
+        tables: Sequence[dict[str, Tensor]],
+        how: D3QN,
+        objective: QLoss,
+        selector: Selector | None,
+        replay: RolloutReplay | None = None,
+    ) -> None:
+        super().__init__()
+        if how.schedule.check_every and selector is None:
+            raise CounterpointError(
+                "the schedule checks but nothing selects; set schedule.check_every=0 or use General"
+            )
+        self.online, self.how, self.objective, self.selector = online, how, objective, selector
+        self.replay, self.prepare_every = replay, replay.how.every if replay is not None else 0
+        self.from_rollouts = round(how.batch * replay.how.share) if replay is not None else 0
+        self.allow_tf32 = objective.allow_tf32
+        device = next(online.parameters()).device
+        padded = pad([{name: column for name, column in t.items() if name != "imagined"} for t in tables])
+        self.real = [int((~t["imagined"]).sum()) for t in tables]
+        self.imagined = [int(t["imagined"].sum()) for t in tables]
+        for name, column in padded.columns.items():
+            self.register_buffer(name, column.to(device), persistent=False)
+        _standardise(online, [t["state"][:real] for t, real in zip(tables, self.real, strict=True)])
+        self.target = build(self.state.shape[-1], objective.actions.count, len(tables)).to(device)
+        self.target.load_state_dict(online.state_dict())
+        self.target.share(online)
+        self.averaged, self.current = ([p.detach() for p in net.net.parameters()] for net in (self.target, online))
+        self.optimizer = adam(online.parameters(), how.learning_rate)
+        self.actor = greedy(self.target, objective.actions, objective.votes, objective.categories)
+
+    def draw(self, member: int, random: torch.Generator, steps: int) -> dict[str, Tensor]:
+        """Row numbers with the fixed share of real rows; a table keeps its real rows first."""
+        real, imagined, logged = self.real[member], self.imagined[member], self.how.batch - self.from_rollouts
+        from_real = round(logged * self.how.real_share) if imagined else logged
+        rows = [torch.randint(real, (steps, from_real), generator=random)]
+        if imagined:
+            rows.append(real + torch.randint(imagined, (steps, logged - from_real), generator=random))
+        drawn = {"rows": torch.cat(rows, 1)}
+        return drawn | self._drawn_rollouts(steps, random)
+
+    def _drawn_rollouts(self, steps: int, random: torch.Generator) -> dict[str, Tensor]:
+        if not self.from_rollouts:
+            return {}
+        return {"rollouts": torch.rand(steps, self.from_rollouts, generator=random)}
+
+    def prepare(self, update: int) -> None:
+        assert self.replay is not None
+        self.replay.refresh(self.actor, update)
+
+    def _batch(self, draw: dict[str, Tensor]) -> list[Tensor]:
+        """State, action, reward, next state and whether life goes on, of every network's own minibatch."""
+        rows = draw["rows"]
+        wide = rows[..., None].expand(-1, -1, self.state.shape[-1])
+        taken = {"state": self.state.gather(1, wide), "next_state": self.next_state.gather(1, wide)}
+        taken |= {name: getattr(self, name).gather(1, rows) for name in ("action", "reward", "not_terminated")}
+        batch = [taken[name] for name in NAMES]
+        if self.replay is None or not self.from_rollouts:
+            return batch
+        more = self.replay.take(draw["rollouts"], self.objective.votes)
+        return [torch.cat(both, 1) for both in zip(batch, more, strict=True)]
+
+    def update(self, draw: dict[str, Tensor]) -> dict[str, Tensor]:
+        state, action, reward, next_state, not_terminated = self._batch(draw)
+        target = self.objective.target(self, reward, next_state, not_terminated)
+        values = self.online.values(state).gather(2, action[..., None])[..., 0]
+        loss = nn.functional.smooth_l1_loss(values, target, reduction="none", beta=self.how.huber).mean(1)
+        losses = {"loss": loss, "value": values.mean(1)}
+        if self.objective.penalty is not None:
+            losses["penalty"] = self.objective.penalty(self.online, state, action)
+        self._descend(loss + losses["penalty"] if "penalty" in losses else loss)
+        return {name: value.detach() for name, value in losses.items()}
+
+    def _descend(self, loss: Float[Tensor, " k"]) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.sum().backward()
+        for part in self.online.separate():
+            clip_members(part, self.how.clip)
+        self.optimizer.step()
+        torch._foreach_lerp_(self.averaged, self.current, self.how.tau)  # pyright: ignore[reportPrivateImportUsage]
+
+    def optimizers(self) -> Sequence[Optimizer]:
+        return (self.optimizer,)
+
+    def network(self) -> nn.Module:
+        """The averaged network acts: it is steadier than the online one."""
+        return self.target
+
+    def score(self) -> Float[Tensor, " k"]:
+        """The voting policy's score, for each of its voters."""
+        assert self.selector is not None
+        return self.selector(self.actor).repeat_interleave(self.objective.votes)
+
+
+def table(job: Job) -> dict[str, Tensor]:
+    """The columns of value learning, real rows first. A row that ends without a next state keeps its own state there:
+    its value is multiplied by zero, so no next state is invented."""
+    data = job.data
+    require(not bool(data.imagined.all()), "the table has no real row to learn from; add the rows the others came from")
+    unusable = (~data.has_next & ~data.terminated).nonzero()
+    if len(unusable):
+        raise CounterpointError(
+            f"row {int(unusable[0])} neither ends nor has a next state; drop it or mark it terminated"
+        )
+    job = _real_first(job)
+    data, coded = job.data, job.data.schema.categories
+    ended = not bool(data.has_next.all())
+    following = torch.where(data.has_next[:, None], data.next_state, data.state) if ended else data.next_state
+    return {
+        "state": context(spread_levels(data.state, coded), theta=job.theta),
+        "action": action_numbers(data),
+        "reward": data.reward,
+        "next_state": context(spread_levels(following, coded), theta=job.theta),
+        "not_terminated": (~data.terminated).float(),
+        "imagined": data.imagined,
+    }
+
+
+def _real_first(job: Job) -> Job:
+    """The job with its real rows in front, without a copy where they are there already."""
+    imagined = job.data.imagined
+    if not bool((imagined[:-1] & ~imagined[1:]).any()):
+        return job
+    return job[torch.argsort(imagined.long(), stable=True)]
+
+
+def _standardise(network: DuelingQ, states: Sequence[Float[Tensor, "_ s"]]) -> None:
+    """Each member sees states in units of its own table's standard deviations."""
+    scales = [state.std(0) for state in states]
+    scale = torch.stack([torch.where(each > 1e-8, each, 1.0) for each in scales])
+    network.states.take(torch.stack([state.mean(0) for state in states])[:, None], scale[:, None])

@@ -1,0 +1,1 @@
+"""Models of the dynamics: structural causal models and baselines."""

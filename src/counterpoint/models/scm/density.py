@@ -1,0 +1,200 @@
+"""SCMs whose noise can be read off exactly, because p(s' | s, a) is fitted as a law that increases in its noise.
+
+s'_i = s_i + f_i(s, a, θ, u_i): location-scale (f = μ + σ·u), location-scale with a bent noise, or a mixture whose
+quantile function is f (Theorem 1 made literal). With an order of the state's columns given, f_i also sees the changes
+of the columns before i (triangular).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from counterpoint.core.artifacts import device_of
+from counterpoint.core.errors import require
+from counterpoint.core.settings import Count, Positive, Rate, Weight, Widths, check_settings
+from counterpoint.data.jobs import Job, change_table, identity
+from counterpoint.data.schema import Schema
+from counterpoint.models.base import member_seeds, one_a_member
+from counterpoint.models.scm.base import SCMRecipe, StructuralCausalModel, StructuralMechanism
+from counterpoint.nets.conditional import ConditionalLaw, Parents
+from counterpoint.nets.laws import Gaussian, Law, Mixture, SkewedSpline, Spline
+from counterpoint.nets.likelihood import Likelihood, VariationPenalty, fit_by_likelihood
+from counterpoint.nets.stacked import columns
+from counterpoint.nets.training import Monitor, Schedule
+
+BLOCK = 2**17
+"""Numbers in a table that a processor's cache holds: work in blocks of that size is several times faster."""
+ALIGNED = 64
+"""Rows of a block are a multiple of this, which matrix products are fastest for."""
+CAREFUL = Likelihood(Schedule(steps=3000, check_every=50, patience=15, rate="one-cycle"), learning_rate=5e-3)
+"""How the default is fitted: up to 3000 steps, and no more than 750 after the best."""
+BRIEF = Likelihood(Schedule(steps=1000, check_every=25, patience=10, rate="one-cycle"), learning_rate=2.5e-3)
+"""How it is fitted to few rows: a third of the steps at half the rate, and no more than 250 after the best."""
+
+
+@dataclass(frozen=True)
+class DefaultLikelihood(Likelihood):
+    """How `DensitySCM` is fitted where no `Likelihood` is given: `CAREFUL`, or `BRIEF` up to `few_rows` rows.
+
+    A class of its own, because a `Likelihood` that is given is used as it is, also one with the numbers of `CAREFUL`.
+    """
+
+    schedule: Schedule = CAREFUL.schedule
+    """Length, validation and learning-rate schedule."""
+    learning_rate: Rate = CAREFUL.learning_rate
+    """Peak learning rate of AdamW."""
+
+
+class LawMechanism(StructuralMechanism):
+    """A conditional law of the change s' − s, read as a structural equation."""
+
+    def __init__(self, law: ConditionalLaw) -> None:
+        super().__init__()
+        self.law, self.members = law, law.members
+        self.context_width, self.noise_width = law.context.mean.shape[-1], law.size
+
+    @property
+    def block(self) -> int:
+        return max(BLOCK // (self.members * self.noise_width) // ALIGNED, 1) * ALIGNED
+
+    def abduct(self, context: Tensor, state: Tensor, next_state: Tensor) -> Tensor:
+        return self.law.abduct(context, next_state - state)
+
+    def predict(self, context: Tensor, state: Tensor, noise: Tensor) -> Tensor:
+        return state + self.law.predict(context, noise)
+
+    def counterfactual(
+        self, context: Tensor, state: Tensor, next_state: Tensor, others: Sequence[Tensor]
+    ) -> list[Tensor]:
+        before = columns(state).mT
+        return [before + change for change in self.law.counterfactual(context, next_state - state, others)]
+
+    def combine(self, predictions: Float[Tensor, "m n s"]) -> Float[Tensor, "n s"]:
+        return interquartile_mean(predictions)
+
+
+def interquartile_mean(predictions: Float[Tensor, "m n s"]) -> Float[Tensor, "n s"]:
+    """The members' mean without the lowest and highest quarter, so that one member astray does not carry the answer."""
+    cut = len(predictions) // 4
+    if not cut:
+        return predictions.mean(0)
+    return torch.stack(_sorted(predictions)[cut : len(predictions) - cut]).mean(0)
+
+
+def _sorted(predictions: Float[Tensor, "m n s"]) -> list[Float[Tensor, "n s"]]:
+    """The members in rising order, cell by cell: odd-even exchanges, faster for a few members than a general sort."""
+    members = list(predictions.unbind(0))
+    for turn in range(len(members)):
+        for i in range(turn % 2, len(members) - 1, 2):
+            low, high = members[i], members[i + 1]
+            members[i], members[i + 1] = torch.minimum(low, high), torch.maximum(low, high)
+    return members
+
+
+@dataclass(frozen=True)
+class DensitySCM(SCMRecipe):
+    """An SCM from a law that abducts exactly. Assumes one noise a state column (with `order`, a triangular map)."""
+
+    law: Law = SkewedSpline()
+    """The law of one column: SkewedSpline() learns a shape, Gaussian() is location-scale, the others take any."""
+    ensemble: Positive = 5
+    """Members whose counterfactuals are averaged."""
+    hidden: Widths = (64, 64)
+    """Widths of the network from (s, a, θ) to the law's parameters."""
+    order: tuple[Count, ...] = ()
+    """State columns from cause to effect, for a triangular map; empty for a diagonal one."""
+    likelihood: Likelihood = DefaultLikelihood()
+    """How it is fitted."""
+    variation_penalty: Weight = 3.0
+    """Price of every departure from linear regression with one noise for all, over √rows; 0 for plain likelihood."""
+    few_rows: Count = 2000
+    """Rows up to which the usual fit is a third as long, at half the rate: there the other two thirds teach nothing. 0
+    for none, so that the usual settings are used whatever the number of rows; a `likelihood` that is given is used as
+    it is."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        require(
+            sorted(self.order) == list(range(len(self.order))),
+            f"order={self.order} must name every state column, 0 to the last, once; leave it out for a diagonal map",
+        )
+
+    def fit_many(
+        self, jobs: Sequence[Job], monitor: Monitor = Monitor(), device: str = "cpu"
+    ) -> list[StructuralCausalModel]:
+        if self.few_rows and self.likelihood == DefaultLikelihood():
+            return self._by_rows(jobs, monitor, device)
+        schema = jobs[0].data.schema
+        if schema.categories or schema.told or schema.computed:
+            return self._mixed(schema).fit_many(jobs, monitor, device)
+        tables, seeds = [change_table(job) for job in jobs], member_seeds(jobs, self.ensemble)
+        state, context = tables[0]["y"].shape[1], tables[0]["context"].shape[1]
+        mechanism = self.build(state, context, len(seeds)).to(device_of(device))
+        known, penalty = identity(self, jobs), self.penalty()
+        stacked = one_a_member(tables, self.ensemble)
+        fit_by_likelihood(mechanism.law, stacked, seeds, self.likelihood, known, monitor, penalty)
+        return self.cut(mechanism, jobs)
+
+    def _by_rows(self, jobs: Sequence[Job], monitor: Monitor, device: str) -> list[StructuralCausalModel]:
+        """Jobs of few rows in one stack and the others in another: no job's fit depends on whom it is fitted beside."""
+        few = [len(job.data) <= self.few_rows for job in jobs]
+        fitted: dict[int, StructuralCausalModel] = {}
+        for brief in sorted(set(few)):
+            recipe = replace(self, few_rows=0, likelihood=BRIEF if brief else CAREFUL)
+            own = [i for i, each in enumerate(few) if each == brief]
+            stage = monitor.stage("few rows" if brief else "many rows") if len(set(few)) > 1 else monitor
+            fitted |= zip(own, recipe.fit_many([jobs[i] for i in own], stage, device), strict=True)
+        return [fitted[i] for i in range(len(jobs))]
+
+    def _mixed(self, schema: Schema) -> SCMRecipe:
+        """The same for a state some of whose columns are categories, never change or follow from others."""
+        from counterpoint.models.scm.mixed import MixedSCM  # Here, because mixed states are built on this file.
+
+        require(not self.order, "an order is for states of numbers; this one has other columns too")
+        return MixedSCM(
+            schema.categories,
+            self.law,
+            schema.told,
+            schema.computed,
+            tuple(i for i in schema.computed if schema.state_names[i] in schema.knowledge.whole),
+            doses=schema.dose_levels,
+            ensemble=self.ensemble,
+            hidden=self.hidden,
+            likelihood=self.likelihood,
+            variation_penalty=self.variation_penalty,
+        )
+
+    def penalty(self) -> VariationPenalty | None:
+        return VariationPenalty(self.variation_penalty) if self.variation_penalty else None
+
+    def build(self, state: int, context: int, members: int) -> LawMechanism:
+        return LawMechanism(ConditionalLaw(members, context, state, self.law, self.hidden, self._parents(state)))
+
+    def _parents(self, state: int) -> Parents:
+        require(
+            len(self.order) in (0, state), f"order={self.order} names {len(self.order)} columns of {state}; name all"
+        )
+        return tuple(tuple(self.order[: self.order.index(i)]) for i in range(state)) if self.order else ()
+
+
+def default_scm(ensemble: int = 5, order: tuple[int, ...] = ()) -> DensitySCM:
+    """What to use without further knowledge: location-scale with a learned noise that the context may bend."""
+    return DensitySCM(ensemble=ensemble, order=order)
+
+
+def location_scale(ensemble: int = 5, order: tuple[int, ...] = ()) -> DensitySCM:
+    """s' = μ(s, a) + σ(s, a)·u."""
+    return DensitySCM(Gaussian(), ensemble, order=order, likelihood=Likelihood(), variation_penalty=0.0)
+
+
+def spline_flow(ensemble: int = 5, order: tuple[int, ...] = ()) -> DensitySCM:
+    """s' = μ(s, a) + σ(s, a)·spline⁻¹(u; s, a)."""
+    return DensitySCM(Spline(), ensemble, order=order, likelihood=Likelihood(), variation_penalty=0.0)
+
+
+def quantile(ensemble: int = 5, components: int = 5, order: tuple[int, ...] = ()) -> DensitySCM:
+    """s' is the Φ(u)-quantile of a mixture of Gaussians."""
+    return DensitySCM(Mixture(components), ensemble, order=order, likelihood=Likelihood(), variation_penalty=0.0)

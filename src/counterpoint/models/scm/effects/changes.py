@@ -1,0 +1,97 @@
+"""What the change of a column is, a difference, a ratio or a log ratio, and what of a state its equations are told."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from counterpoint.core.settings import Count, check_settings
+from counterpoint.data.jobs import Categories, spread_levels
+from counterpoint.data.spaces import constant
+
+Change = Literal["difference", "ratio", "log ratio"]
+"""y = s' − s,    y = s'/s − 1,    y = ln s' − ln s; the last two for columns that are always positive."""
+CHANGES: tuple[Change, ...] = get_args(Change)
+SMALLEST = 1e-3
+"""A ratio never takes a column below this share of itself: what is positive stays positive."""
+TINY = 1e-30
+
+
+@dataclass(frozen=True)
+class EquationForm:
+    """Which columns of a state have an equation, and in which terms it is written."""
+
+    changes: tuple[Change, ...]
+    """One for each column of the state; those of columns without an equation are not read."""
+    categories: Categories = ()
+    told: tuple[Count, ...] = ()
+    """Columns that are told and not foretold: static ones, and those that are carried over from another."""
+    combined: bool = False
+    """Whether part of the noise is proportional to the amount, in columns whose change is a difference."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    @property
+    def moving(self) -> list[int]:
+        """The columns that have an equation."""
+        return [column for column in range(len(self.changes)) if column not in self.told]
+
+    @property
+    def relative(self) -> tuple[bool, ...]:
+        """Columns whose equation is written in ratios, and which are told as logarithms."""
+        return tuple(change != "difference" and i not in self.told for i, change in enumerate(self.changes))
+
+    @property
+    def additive(self) -> tuple[float, ...]:
+        """1 for every moving column whose change is a difference, else 0."""
+        return tuple(float(self.changes[column] == "difference") for column in self.moving)
+
+    def of_moving(self, state: Float[Tensor, "*n s"]) -> Float[Tensor, "*n d"]:
+        """The columns that have an equation, without a word to the processor where a GPU works."""
+        return state.index_select(-1, constant(tuple(self.moving), state.device)) if self.told else state
+
+    def features(self, told: Float[Tensor, "*n c"]) -> Float[Tensor, "*n f"]:
+        """What the equations see of state and action, before it is standardised."""
+        if any(self.relative):
+            rest = told.shape[-1] - len(self.changes)
+            logged = constant((*self.relative, *[False] * rest), told.device)
+            told = torch.where(logged, told.clamp(min=TINY).log(), told)
+        return spread_levels(told, self.categories)
+
+    def change(self, state: Float[Tensor, "*n s"], after: Float[Tensor, "*n s"]) -> Float[Tensor, "*n d"]:
+        """y of every moving column."""
+        before, after = self.of_moving(state), self.of_moving(after)
+        plain = after - before
+        if not any(self.relative):
+            return plain
+        ratio, logarithm = self._kinds(state)
+        positive = before.clamp(min=TINY)
+        logged = after.clamp(min=TINY).log() - positive.log()
+        return torch.where(logarithm, logged, torch.where(ratio, plain / positive, plain))
+
+    def after(self, state: Float[Tensor, "*n s"], y: Float[Tensor, "*n d"]) -> Float[Tensor, "*n s"]:
+        """The next state that these changes lead to; what is only told stays as it is."""
+        before = self.of_moving(state)
+        moved = before + y
+        if any(self.relative):
+            ratio, logarithm = self._kinds(state)
+            grown = torch.where(logarithm, y.clamp(max=80).exp(), (1 + y).clamp(min=SMALLEST))
+            moved = torch.where(ratio | logarithm, before * grown, moved)
+        if not self.told:
+            return moved
+        return state.contiguous().index_copy(-1, constant(tuple(self.moving), state.device), moved)
+
+    def log_slope(self, state: Float[Tensor, "*n s"], after: Float[Tensor, "*n s"]) -> Float[Tensor, "*n d"]:
+        """log dy/ds': what a density of y is multiplied by to be one of the column itself."""
+        ratio, logarithm = self._kinds(state)
+        before, after = (self.of_moving(x).clamp(min=TINY).log() for x in (state, after))
+        return torch.where(logarithm, -after, torch.where(ratio, -before, torch.zeros_like(before)))
+
+    def _kinds(self, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Which moving columns are ratios, and which are log ratios."""
+        own = [self.changes[column] for column in self.moving]
+        ratio, logarithm = (tuple(change == kind for change in own) for kind in ("ratio", "log ratio"))
+        return constant(ratio, state.device), constant(logarithm, state.device)

@@ -1,0 +1,142 @@
+"""The law of a step as a structural equation, and what rows say of their subjects."""
+
+import copy
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from counterpoint.data.jobs import context
+from counterpoint.data.transitions import Transitions, lexsort
+from counterpoint.models.base import CHUNK, SubjectFactors, Tracker
+from counterpoint.models.scm.base import StructuralMechanism
+from counterpoint.models.scm.effects.law import EffectsLaw
+
+
+class EffectsMechanism(StructuralMechanism):
+    """The law of a step as a structural equation. All members speak of the same θ."""
+
+    def __init__(self, law: EffectsLaw, context: int) -> None:
+        super().__init__()
+        self.law, self.members, self.context_width, self.noise_width = law, law.members, context, law.size
+
+    @property
+    def noise_columns(self) -> list[int]:
+        return self.law.layout.moving
+
+    def _split(self, context: Tensor) -> tuple[Tensor, Tensor]:
+        """What is told of state and action, and the factor."""
+        width = self.context_width - self.law.factors
+        return context[..., :width], context[..., width:]
+
+    def abduct(self, context: Tensor, state: Tensor, next_state: Tensor) -> Tensor:
+        told, theta = self._split(context)
+        return self.law.noise(self.law.step(told, state), theta, self.law.layout.change(state, next_state))
+
+    def predict(self, context: Tensor, state: Tensor, noise: Tensor) -> Tensor:
+        told, theta = self._split(context)
+        return self.law.layout.after(state, self.law.change(self.law.step(told, state), theta, noise))
+
+    @torch.no_grad()
+    def evidence(self, rows: Transitions) -> tuple[Float[Tensor, "k n r"], Float[Tensor, "k n r r"]]:
+        """What every row says of its subject; nothing where it is imagined or has no next state."""
+        told, device = context(rows.state, rows.action), self.law.unit.device
+        parts: list[tuple[Tensor, Tensor]] = []
+        for piece in torch.arange(len(rows)).split(CHUNK // self.members):
+            state, after = (
+                table[piece].to(device).expand(self.members, -1, -1) for table in (rows.state, rows.next_state)
+            )
+            step = self.law.step(told[piece].to(device).expand(self.members, -1, -1), state)
+            found = self.law.evidence(step, self.law.layout.change(state, after))
+            parts.append((found.information.double().cpu(), found.precision.double().cpu()))
+        information, precision = (torch.cat(column, 1) for column in zip(*parts, strict=True))
+        silent = (rows.imagined | ~rows.has_next).cpu()
+        information[:, silent], precision[:, silent] = 0.0, 0.0
+        return information, precision
+
+    def subject_factors(self, rows: Transitions) -> SubjectFactors:
+        subjects, subject = len(rows.subject_names), rows.subject.cpu()
+        totals = [
+            part.new_zeros(self.members, subjects, *part.shape[2:]).index_add_(1, subject, part)
+            for part in self.evidence(rows)
+        ]
+        return _combined(*totals)
+
+    def factors_before(self, rows: Transitions) -> SubjectFactors:
+        keys = torch.stack([rows.subject, rows.episode, rows.step]).cpu()
+        order = lexsort(*keys)
+        place = order.argsort()
+        subject, now = _first_alike(keys[:1, order]), _first_alike(keys[:, order])
+        totals = []
+        for part in self.evidence(rows):
+            before = part[:, order].cumsum(1) - part[:, order]
+            totals.append((before[:, now] - before[:, subject])[:, place])
+        return _combined(*totals)
+
+    def tracker(self) -> "EffectsTracker":
+        return EffectsTracker(self)
+
+    def subjects(self, rows: Transitions) -> Float[Tensor, "n t"]:
+        return self.subject_factors(rows).mean[rows.subject.cpu()].to(rows.state)
+
+
+def _first_alike(keys: Int[Tensor, "c n"]) -> Int[Tensor, " n"]:
+    """For every place of sorted keys, the first place with the same ones."""
+    opens = torch.ones_like(keys[0], dtype=torch.bool)
+    opens[1:] = (keys.diff() != 0).any(0)
+    return opens.nonzero()[:, 0][opens.cumsum(0) - 1]
+
+
+class EffectsTracker(Tracker):
+    """Sums of evidence that grow by a row at every step.
+
+    On a processor wherever the model is: a GPU would take longer to be asked for a hundred tiny operations than a core
+    to do them, and would be waited for at every inverse.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, mechanism: EffectsMechanism) -> None:
+        here = mechanism.law.unit.device == self.device
+        self.mechanism = mechanism if here else copy.deepcopy(mechanism).to(self.device)
+        self.sums: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def knows(self) -> bool:
+        return self.sums is not None
+
+    def see(self, state: Tensor, action: Tensor, after: Tensor) -> None:
+        law, members = self.mechanism.law, self.mechanism.members
+        told, before, following = (x.expand(members, -1, -1) for x in (context(state, action), state, after))
+        found = law.evidence(law.step(told, before), law.layout.change(before, following))
+        new = found.information.double(), found.precision.double()
+        self.sums = new if self.sums is None else (self.sums[0] + new[0], self.sums[1] + new[1])
+
+    def factors(self, subjects: int) -> SubjectFactors:
+        law = self.mechanism.law
+        return _combined(*self.sums) if self.sums else SubjectFactors.prior(subjects, law.factors, self.device)
+
+
+def _combined(information: Float[Tensor, "k n r"], precision: Float[Tensor, "k n r r"]) -> SubjectFactors:
+    """The members' posteriors as one of their mean, and of their covariance and disagreement."""
+    covariance = torch.linalg.inv(precision + torch.eye(precision.shape[-1]).to(precision))
+    mean = (covariance @ information[..., None])[..., 0]
+    apart = mean - mean.mean(0)
+    whole = covariance.mean(0) + (apart[..., :, None] * apart[..., None, :]).mean(0)
+    return SubjectFactors(mean.mean(0).float(), whole.float())
+
+
+@torch.no_grad()
+def align(mechanism: EffectsMechanism, rows: Transitions) -> None:
+    """Turn every member's factors to those of the first, by the subjects they were fitted on (Procrustes)."""
+    law = mechanism.law
+    if law.factors == 0 or law.members == 1:
+        return
+    subjects = len(rows.subject_names)
+    information, precision = (
+        part.new_zeros(law.members, subjects, *part.shape[2:]).index_add_(1, rows.subject.cpu(), part)
+        for part in mechanism.evidence(rows)
+    )
+    own = torch.linalg.solve(precision + torch.eye(law.factors).to(precision), information[..., None])[..., 0]
+    left, _, right = torch.linalg.svd(own.mT @ own[:1])
+    law.rotation.copy_((left @ right).to(law.rotation))

@@ -1,0 +1,212 @@
+"""The paper's subject factor: an LSTM over windows of (s, a), one θ for each subject (section 3.2).
+
+    θ_C = mean over the windows w of subject C of θ(w),    θ(w) = norm(V·LSTM((s, a)_{t−τ+1}, …, (s, a)_t))
+
+`norm` is batch norm without weights: over all windows every factor has mean 0 and variance 1.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from counterpoint.core.errors import require
+from counterpoint.core.seeding import generator
+from counterpoint.core.settings import Positive, Range, Weight, check_settings
+from counterpoint.data.jobs import pad
+from counterpoint.data.transitions import Transitions, Windows
+from counterpoint.nets.recurrent import StackedLSTM
+from counterpoint.nets.stacked import StackedBatchNorm, StackedLinear
+
+AT_ONCE = 4096
+"""Windows handled at once, and drawn with return for the final statistics of `norm`."""
+
+
+@dataclass(frozen=True)
+class LSTMFactor:
+    """A subject factor that is learned from windows of the subject's own history, together with the SCM.
+
+    In an update a row's θ is the mean of a few random windows of its subject, and `agreement` draws these together; as
+    `norm` fixes the variance over all windows, they cannot agree by all being alike. θ is an input of G (figure 1b) and
+    learns through G alone: E and D take it as given, for what fools D most easily is a θ that says nothing.
+    """
+
+    window: Positive = 5
+    """τ, consecutive steps of one episode in a window."""
+    width: Positive = 200
+    """Units of the LSTM's one layer (appendix E)."""
+    factors: Positive = 2
+    """Columns of θ, read linearly from the LSTM's last output; the paper does not say how many."""
+    agreement: Weight = 1.0
+    """Weight of the variance of θ(w) within subjects, where its variance over all windows is 1, and of the squared
+    correlations between its columns, which would else all be the one on which windows agree most."""
+    draws: Annotated[int, Range(2, 1000)] = 2
+    """Windows of each row's subject in an update."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+class WindowFactors(nn.Module):
+    """θ(w) of K members, and the factor of a subject that has no window."""
+
+    population: Tensor
+
+    def __init__(self, members: int, inputs: int, how: LSTMFactor) -> None:
+        super().__init__()
+        self.window, self.inputs = how.window, inputs
+        self.lstm = StackedLSTM(members, inputs, how.width)
+        self.read = StackedLinear(members, how.width, how.factors)
+        self.read.bias.requires_grad_(False)  # `norm` takes it out again
+        self.norm = StackedBatchNorm(members, how.factors).requires_grad_(False)
+        self.register_buffer("population", torch.zeros(members, 1, how.factors))
+
+    def forward(self, windows: Float[Tensor, "k n length i"]) -> Float[Tensor, "k n t"]:
+        return self.norm(self.read(self.lstm(windows)))
+
+    def in_pieces(self, windows: Float[Tensor, "k n length i"]) -> Float[Tensor, "k n t"]:
+        """The same of windows that are too many for memory at once."""
+        return torch.cat([self(piece) for piece in windows.split(AT_ONCE, 1)], 1)
+
+
+def inputs_of(windows: Windows) -> Float[Tensor, "w length i"]:
+    """What the LSTM is shown of each window."""
+    return torch.cat([windows.state, windows.action], -1)
+
+
+def subject_means(
+    each: Float[Tensor, "w t"], owner: Int[Tensor, " w"], subject: Int[Tensor, " n"], otherwise: Float[Tensor, "1 t"]
+) -> Float[Tensor, "n t"]:
+    """The mean over the windows of every row's subject; `otherwise` where it has none."""
+    subjects, number = torch.cat([owner, subject]).unique(return_inverse=True)
+    owner, subject = number.split([len(owner), len(subject)])
+    count = owner.bincount(minlength=len(subjects))[:, None]
+    total = each.new_zeros(len(subjects), each.shape[1]).index_add(0, owner, each)
+    return torch.where(count > 0, total / count.clamp(min=1), otherwise)[subject]
+
+
+def earlier_means(
+    each: Float[Tensor, "w t"], windows: Windows, rows: Transitions, otherwise: Float[Tensor, "1 t"]
+) -> Float[Tensor, "n t"]:
+    """For every row, the mean over its subject's windows that ended before it; `otherwise` where none has."""
+    place = _places_in_order(rows)
+    first = torch.searchsorted(windows.subject, rows.subject)
+    last = torch.searchsorted(place[windows.rows[:, -1]], place).maximum(first)
+    total = torch.cat([each.new_zeros(1, each.shape[1]).double(), each.double().cumsum(0)])
+    count = (last - first)[:, None]
+    return torch.where(count > 0, (total[last] - total[first]).to(each) / count.clamp(min=1), otherwise)
+
+
+@dataclass(frozen=True)
+class Histories:
+    """The windows of a table, subject after subject, and for rows to learn from those that may tell their factor.
+
+    Row r may use `free[r]` windows of its subject: those from `first[r]` on, less `barred[r]` of them from `gap[r]` on,
+    which hold the row's own next state: a factor that has seen it would foretell the noise.
+    """
+
+    windows: Float[Tensor, "w length i"]
+    owner: Int[Tensor, " w"]
+    """The subject of each window."""
+    subject: Int[Tensor, " n"]
+    """The subject of each row with a next state."""
+    rows: Int[Tensor, " r"]
+    """The rows to learn from: they have a window that is free."""
+    first: Int[Tensor, " r"]
+    free: Int[Tensor, " r"]
+    gap: Int[Tensor, " r"]
+    barred: Int[Tensor, " r"]
+
+    @classmethod
+    def of(cls, data: Transitions, length: int) -> "Histories":
+        """The windows of the real rows, and those of them that have a next state."""
+        windows, usable = data.windows(length), ~data.imagined & data.has_next
+        first, end, gap, after = _places(data, windows)
+        free = end - first - (after - gap)
+        rows = (usable & (free > 0)).nonzero()[:, 0]
+        require(
+            len(rows) > 0,
+            f"no subject has {length} consecutive steps and a next state behind them; lower `window` of LSTMFactor",
+        )
+        ranges = (column[rows] for column in (first, free, gap, after - gap))
+        return cls(inputs_of(windows), windows.subject, data.subject[usable], _numbers(usable)[rows], *ranges)
+
+    def draw(self, random: torch.Generator, *shape: int, windows: int) -> tuple[Tensor, Tensor]:
+        """Rows to learn from, and some windows for each."""
+        picked = torch.randint(len(self.rows), shape, generator=random)
+        first, free, gap, barred = (
+            column[picked][..., None] for column in (self.first, self.free, self.gap, self.barred)
+        )
+        place = (torch.rand(*shape, windows, generator=random) * free).long().clamp(max=free - 1) + first
+        return self.rows[picked], torch.where(place < gap, place, place + barred)
+
+
+def _places(data: Transitions, windows: Windows) -> tuple[Tensor, ...]:
+    """For every row: the first window of its subject and the end of them, and of those with its next state."""
+    place, length = _places_in_order(data), windows.rows.shape[1]
+    starts = place[windows.rows[:, 0]]
+    first, end = (torch.searchsorted(windows.subject, data.subject, right=right) for right in (False, True))
+    gap, after = (torch.searchsorted(starts, place + shift).clamp(first, end) for shift in (2 - length, 2))
+    return first, end, gap, after
+
+
+def _places_in_order(data: Transitions) -> Int[Tensor, " n"]:
+    """Of every row, how many come before it, subject after subject."""
+    order = data.in_order()
+    return torch.zeros(len(data), dtype=torch.long).index_put((order,), torch.arange(len(order)))
+
+
+def _numbers(usable: Bool[Tensor, " n"]) -> Int[Tensor, " n"]:
+    """The place of every usable row among the usable ones."""
+    return usable.cumsum(0) - 1
+
+
+class FactorTraining(nn.Module):
+    """What K members learn their factors from: windows in standard units, and which row may use which of them."""
+
+    windows: Tensor
+
+    def __init__(self, how: LSTMFactor, histories: Sequence[Histories], windows: Float[Tensor, "k w length i"]) -> None:
+        super().__init__()
+        self.how, self.histories = how, histories
+        self.register_buffer("windows", windows, persistent=False)
+
+    def draw(self, member: int, random: torch.Generator, *shape: int) -> tuple[Tensor, Tensor]:
+        """Rows of a member to learn from, and windows for each."""
+        return self.histories[member].draw(random, *shape, windows=self.how.draws)
+
+    def forward(self, factor: WindowFactors, numbers: Int[Tensor, "k b m"]) -> tuple[Tensor, Float[Tensor, " k"]]:
+        """θ of every row of a minibatch, the mean of its windows; and what `agreement` weighs, weighted."""
+        each = factor(self._windows(numbers.flatten(1)))
+        correlation = each.mT @ each / each.shape[1]
+        windows = each.unflatten(1, numbers.shape[1:])
+        disagreement = windows.var(2).mean(1).sum(-1) + correlation.triu(1).square().sum((1, 2))
+        return windows.mean(2), self.how.agreement * disagreement
+
+    def _windows(self, numbers: Int[Tensor, "k n"]) -> Float[Tensor, "k n length i"]:
+        members = torch.arange(len(numbers), device=numbers.device)[:, None]
+        return self.windows[members, numbers]
+
+    @torch.no_grad()
+    def settle(self, factor: WindowFactors, seeds: Sequence[int]) -> Float[Tensor, "k n t"]:
+        """Take final statistics and the population's factor, and give θ of every row with a next state."""
+        device = self.windows.device
+        drawn = [_some(len(h.owner), generator(s, "windows")) for h, s in zip(self.histories, seeds, strict=True)]
+        usual, factor.norm.momentum = factor.norm.momentum, 1.0
+        factor.train()(self._windows(torch.stack(drawn).to(device)))
+        factor.norm.momentum = usual
+        each = factor.eval().in_pieces(self.windows).cpu()
+        tables = []
+        for member, history in enumerate(self.histories):
+            own, owner = each[member, : len(history.owner)], history.owner
+            present = subject_means(own, owner, owner.unique(), own[:1])
+            factor.population[member] = present.mean(0).to(device)
+            tables.append({"theta": subject_means(own, owner, history.subject, present.mean(0, keepdim=True))})
+        return pad(tables).columns["theta"].to(device)
+
+
+def _some(count: int, random: torch.Generator) -> Int[Tensor, " n"]:
+    return torch.randint(count, (AT_ONCE,), generator=random)

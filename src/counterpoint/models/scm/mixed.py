@@ -1,0 +1,248 @@
+"""An SCM of states with categorical columns beside continuous ones (or with categorical columns alone).
+
+    continuous  s'_i = s_i + f_i(s, a, θ, u_i)                       u_i ~ N(0, 1), f_i increasing in u_i
+    amounts     log s'_i = log s_i + f_i(s, a, θ, u_i)               where the rows say so (`seen.py`)
+    computed    s'_l = s_l + f_l(the computed s, all other s', u_l)  (ratios, sums, scores)
+    categorical s'_j = argmax_c log p_j(c | s, a, θ) + g_jc          g_jc ~ Gumbel(0)
+    static      s'_k = s_k                                           (sex, age at admission)
+
+Given (s, a, θ) the columns' noises are taken to be independent. The noise table holds the u_i first, then the u_l, then
+one Gumbel a category, column by column in the order of `categories`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from counterpoint.core.artifacts import device_of
+from counterpoint.core.errors import CounterpointError
+from counterpoint.core.seeding import generator
+from counterpoint.core.settings import Amount, Count, Finite, Positive, Weight, Widths, check_settings
+from counterpoint.data.jobs import Categories, Job, fitting_table, identity
+from counterpoint.data.spaces import places
+from counterpoint.models.base import member_seeds, one_a_member
+from counterpoint.models.scm.base import SCMRecipe, StructuralCausalModel, StructuralMechanism
+from counterpoint.models.scm.categorical import CategoricalLaw, check_codes, draw_exponentials, vote, wrong_codes
+from counterpoint.models.scm.density import interquartile_mean
+from counterpoint.models.scm.mixed_layout import CHANGE, CODES, RATIOS, SCORES, STEPS, ColumnBlocks, steps_of
+from counterpoint.models.scm.seen import ContextEncoding, amounts_in
+from counterpoint.nets.conditional import ConditionalLaw
+from counterpoint.nets.laws import Gaussian, Law, Spline
+from counterpoint.nets.likelihood import Likelihood, VariationPenalty, fit_by_likelihood
+from counterpoint.nets.training import Monitor
+
+
+class MixedMechanism(StructuralMechanism):
+    """Laws of the change of continuous columns, of computed ones and scores after them, and of the codes."""
+
+    steps: Tensor
+
+    def __init__(
+        self, laws: dict[str, ConditionalLaw], codes: CategoricalLaw, layout: ColumnBlocks, members: int, seed: int
+    ) -> None:
+        super().__init__()
+        self.laws, self.codes, self.layout, self.seed = nn.ModuleDict(laws), codes, layout, seed
+        self.members, self.context_width = members, layout.context
+        self.noise_width = self.normal_noise + sum(codes.counts)
+        self.register_buffer("steps", torch.zeros(members, layout.stepped, STEPS))
+
+    @property
+    def categories(self) -> Categories:
+        return self.layout.seen.categories
+
+    @property
+    def normal_noise(self) -> int:
+        return sum(len(columns) for columns in self.layout.own.values())
+
+    @property
+    def noise_columns(self) -> list[int]:
+        """The state column that each noise moves."""
+        coded = (column for column, count in self.layout.moving for _ in range(count))
+        return [*(column for columns in self.layout.own.values() for column in columns), *coded]
+
+    def abduct(self, context: Tensor, state: Tensor, next_state: Tensor) -> Tensor:
+        """The point of a continuous column; for a code, where no point exists, a posterior draw fixed by the recipe.
+
+        The draw belongs to the row's place in the table: the same table always gives the same noise, and rows that are
+        alike still get draws of their own, so that counterfactuals keep the right frequencies over a table.
+        """
+        return self.posterior(context, state, next_state, generator(self.seed, "gumbel"))
+
+    def posterior(self, context: Tensor, state: Tensor, next_state: Tensor, random: torch.Generator) -> Tensor:
+        self._check(state, next_state)
+        layout, fresh = self.layout, draw_exponentials(state.shape[1], sum(self.codes.counts), random).to(state)
+        before, after = layout.seen.link(state), layout.seen.link(next_state)
+        noises, seen = [], layout.seen(context)
+        for name, law in self.laws.items():
+            read, columns = self._read(name, seen, before, after), places(layout.own[name], state.device)
+            noises.append(law.abduct(read, (after - before).index_select(-1, columns)))  # pyright: ignore[reportCallIssue]
+        return torch.cat([*noises, self.codes.abduct(seen, next_state[..., layout.coded], fresh)], -1)
+
+    def predict(self, context: Tensor, state: Tensor, noise: Tensor) -> Tensor:
+        self._check(state)
+        layout, sizes = self.layout, [len(columns) for columns in self.layout.own.values()]
+        *own, gumbels = noise.split([*sizes, sum(self.codes.counts)], -1)
+        seen, before = layout.seen(context), layout.seen.link(state)
+        after = before.clone(memory_format=torch.contiguous_format)
+        after[..., places(layout.coded, state.device)] = self.codes.predict(seen, gumbels)
+        for (name, law), luck in zip(self.laws.items(), own, strict=True):
+            change = law.predict(self._read(name, seen, before, after), luck)  # pyright: ignore[reportCallIssue]
+            after[..., places(layout.own[name], state.device)] += change
+        return layout.seen.unlink(after)
+
+    def _read(self, name: str, seen: Tensor, before: Tensor, after: Tensor) -> Tensor:
+        """What a law reads: the context, or for what is computed the other columns as they are now."""
+        if name == CHANGE:
+            return seen
+        told = self.layout.told(before, after)
+        return self.layout.with_steps(told, self.steps) if name == SCORES else told
+
+    def combine(self, predictions: Float[Tensor, "m n s"]) -> Float[Tensor, "n s"]:
+        """The members' interquartile mean for a continuous column, their vote for a categorical one."""
+        combined = interquartile_mean(predictions)
+        for column, count in self.categories:
+            combined[:, column] = vote(predictions[..., column], count)
+        return combined
+
+    def prior(self, count: int, random: torch.Generator) -> Float[Tensor, "n u"]:
+        normal = torch.randn(count, self.normal_noise, generator=random, device=random.device)
+        return torch.cat([normal, -draw_exponentials(count, sum(self.codes.counts), random).log()], -1)
+
+    def _check(self, *states: Tensor) -> None:
+        if _capturing(states[0]):
+            return
+        for values in states:
+            for column, count in self.categories:
+                codes = values[0, :, column]
+                wrong = wrong_codes(codes, count)
+                if len(wrong):
+                    raise CounterpointError(
+                        f"state column number {column} holds {float(codes[wrong[0]]):g}, which is not a code"
+                        f" 0 to {count - 1}; recode the column as it was for the fit"
+                    )
+
+
+def _capturing(values: Tensor) -> bool:
+    """Whether a GPU is recording a graph, which must not wait for what the values are; the calls before it looked."""
+    return values.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+@dataclass(frozen=True)
+class MixedSCM(SCMRecipe):
+    """An SCM for states of which some columns, or all, hold codes 0 … count − 1.
+
+    Assumes diagonal noise, and for the codes the Gumbel-max mechanism, which data cannot confirm.
+    """
+
+    categories: Categories
+    """(column, count) of every categorical state column."""
+    law: Law = Spline()
+    """The law of one continuous column, as in `DensitySCM`."""
+    static: tuple[Count, ...] = ()
+    """State columns that never change within a subject; they are told, not foretold."""
+    computed: tuple[Count, ...] = ()
+    """State columns that follow from the others of the same moment and from what they were themselves."""
+    scores: tuple[Count, ...] = ()
+    """Those of them that are whole numbers: sums of steps."""
+    amounts: tuple[tuple[Count, Amount], ...] | None = None
+    """(column, lowest value) of state columns modelled by their logarithm; none where the rows are to say which."""
+    doses: tuple[tuple[Count, tuple[Finite, ...]], ...] = ()
+    """(action column, its values in rising order) of doses whose effect need not be linear, seen level by level."""
+    ensemble: Positive = 5
+    """Members; continuous columns are averaged over them, codes are voted on (ties go to the lowest code)."""
+    hidden: Widths = (64, 64)
+    """Widths of both networks, from (s, a, θ) to the laws' parameters and to the categories' logits."""
+    likelihood: Likelihood = Likelihood()
+    """How both are fitted."""
+    variation_penalty: Weight = 0.0
+    """Price of a continuous column's departures from linear regression, as in `DensitySCM`."""
+    draw_seed: int = 0
+    """Seed of the posterior draw that `abduct` fixes for the codes; another seed is another draw."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def fit_many(
+        self, jobs: Sequence[Job], monitor: Monitor = Monitor(), device: str = "cpu"
+    ) -> list[StructuralCausalModel]:
+        tables, seeds = [self._table(job) for job in jobs], member_seeds(jobs, self.ensemble)
+        state, context = tables[0]["state"].shape[1], tables[0]["context"].shape[1]
+        if self.amounts is None:
+            numbers = {*range(state)} - {*self.static, *(column for column, _ in self.categories)}
+            return replace(self, amounts=amounts_in(tables, sorted(numbers))).fit_many(jobs, monitor, device)
+        mechanism = self.build(state, context, len(seeds)).to(device_of(device))
+        fitted = [self._columns(mechanism, i * self.ensemble, table) for i, table in enumerate(tables)]
+        laws: dict[str, Any] = {**mechanism.laws, **({CODES: mechanism.codes} if mechanism.codes.size else {})}
+        for name, law in laws.items():
+            columns = [
+                {"context": own[name][0], "y": own[name][1], "subject": table["subject"]}
+                for own, table in zip(fitted, tables, strict=True)
+            ]
+            stacked, stage = one_a_member(columns, self.ensemble), monitor.stage(name)
+            # Scores and ratios are far from linear in what they are made of: only what happens by itself has a price.
+            priced = name == CHANGE and self.variation_penalty
+            penalty = VariationPenalty(self.variation_penalty) if priced else None
+            fit_by_likelihood(law, stacked, seeds, self.likelihood, identity(self, jobs), stage, penalty)
+        return self.cut(mechanism, jobs)
+
+    def _columns(
+        self, mechanism: MixedMechanism, first: int, table: dict[str, Tensor]
+    ) -> dict[str, tuple[Tensor, Tensor]]:
+        """What each law reads and what it is of, in one table, whose first member is `first`; takes its steps."""
+        layout = mechanism.layout
+        before, after = (layout.seen.link(table[name]) for name in ("state", "next_state"))
+        seen, told = layout.seen(table["context"]), layout.told(before, after)
+        read = {CHANGE: seen, RATIOS: told}
+        if layout.scores:
+            steps = steps_of(told[:, len(layout.computed) :][:, : layout.stepped])
+            mechanism.steps[first : first + self.ensemble] = steps.to(mechanism.steps)
+            read[SCORES] = layout.with_steps(told, steps)
+        found = {name: (read[name], (after - before)[:, columns]) for name, columns in layout.own.items()}
+        return found | {CODES: (seen, table["next_state"][:, layout.coded])}
+
+    def build(self, state: int, context: int, members: int) -> MixedMechanism:
+        check_categories(self.categories, (*self.static, *self.computed), state)
+        doses = tuple((state + column, values) for column, values in self.doses)
+        seen = ContextEncoding(self.categories, self.amounts or (), doses)
+        layout = ColumnBlocks(seen, self.static, self.computed, self.scores, state, context)
+        laws = {
+            name: ConditionalLaw(
+                members, layout.read_width(name), len(columns), self.law if name == CHANGE else Gaussian(), self.hidden
+            )
+            for name, columns in layout.own.items()
+        }
+        codes = CategoricalLaw(members, seen.width(context), [count for _, count in layout.moving], self.hidden)
+        return MixedMechanism(laws, codes, layout, members, self.draw_seed)
+
+    def _table(self, job: Job) -> dict[str, Tensor]:
+        check_categories(self.categories, (*self.static, *self.computed), job.data.state_size)
+        names, has_next = job.data.state_names, job.data.has_next[:, None]
+        check_codes("state", job.data.state, self.categories, names)
+        check_codes("next state", torch.where(has_next, job.data.next_state, 0.0), self.categories, names)
+        return fitting_table(job)
+
+
+def categorical(*counts: int, ensemble: int = 5) -> MixedSCM:
+    """A Gumbel-max SCM of a state whose every column is categorical, with these numbers of categories."""
+    return MixedSCM(tuple(enumerate(counts)), ensemble=ensemble)
+
+
+def check_categories(categories: Categories, static: tuple[int, ...], state: int) -> None:
+    """Raise one line where `categories` does not fit a state of so many columns."""
+    if not categories and not static:
+        raise CounterpointError("MixedSCM has no categorical column, and none that is told or computed; use DensitySCM")
+    columns = [column for column, _ in categories]
+    for column, count in categories:
+        if not 0 <= column < state or columns.count(column) > 1:
+            raise CounterpointError(
+                f"categories name column {column}, which is named twice or not one of the state's {state} columns;"
+                f" name each of 0 to {state - 1} at most once"
+            )
+        if count < 2:
+            raise CounterpointError(f"categories give column {column} {count} categories; it needs at least 2")
+    if len(set(static)) >= state:
+        raise CounterpointError("every state column is static or computed, so nothing changes; add one that does")

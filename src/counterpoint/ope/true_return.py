@@ -1,0 +1,79 @@
+"""True returns of policies in a simulator: the only judge of the paper's CartPole figures."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from counterpoint.core.errors import require
+from counterpoint.core.seeding import derive, generator
+from counterpoint.core.settings import Count, checked
+from counterpoint.data.jobs import NO_THETA
+from counterpoint.data.shapes import Theta
+from counterpoint.policies.base import Policy
+from counterpoint.simulation.rollout import Actor, Rollout, TaskSimulator
+from counterpoint.tasks.base import KnownSCM, check_task
+
+
+@checked
+def true_return(
+    policy: Policy,
+    task: KnownSCM,
+    trials: int = 10,
+    seed: int = 0,
+    horizon: Count = 0,
+    theta: Theta = NO_THETA,
+) -> Float[Tensor, " n"]:
+    """The return of one policy in every trial, cut at the task's horizon unless another is given."""
+    require(
+        theta.shape[1] == policy.factor_width or not policy.factor_width,
+        "the policy must be told every subject's factor, and a new subject's is not known; learn one that finds it out"
+        " (ctrl-p), or pass theta",
+    )
+    return true_returns([policy], task, trials, seed, horizon, theta)[0]
+
+
+@checked
+def true_returns(
+    policies: Sequence[Policy],
+    task: KnownSCM,
+    trials: int = 10,
+    seed: int = 0,
+    horizon: int = 0,
+    theta: Theta = NO_THETA,
+) -> Float[Tensor, "k n"]:
+    """Returns of policies of one kind, all meeting the same first states and the same noise.
+
+    Where subjects differ, trial i is one of subject i; `theta` is what a policy knows of each trial's subject.
+    """
+    for policy in policies:
+        check_task(task, policy.schema, "policy")
+    actor = type(policies[0]).together(policies)
+    return returns(actor, task, len(policies), trials, seed, horizon, policies[0].device, theta)
+
+
+@torch.no_grad()
+def returns(
+    actor: Actor,
+    task: KnownSCM,
+    policies: int,
+    trials: int,
+    seed: int,
+    horizon: int = 0,
+    device: torch.device = torch.device("cpu"),
+    theta: Theta = NO_THETA,
+) -> Float[Tensor, "k n"]:
+    """Undiscounted returns; chance is drawn on the CPU, so every device sees the same."""
+    require(trials > 0, f"{trials} trials say nothing; ask for 1 or more")
+    task = task.of_subjects(torch.arange(trials, device=device))
+    observation = [generator(seed, "evaluation blur") for _ in range(policies)]
+
+    def act(state: Float[Tensor, "k n s"], factor: Float[Tensor, "k n t"]) -> Float[Tensor, "k n a"]:
+        seen = [task.observe(own, random) for own, random in zip(state, observation, strict=True)]
+        return actor(torch.stack(seen), factor)
+
+    start = task.initial(trials, generator(seed, "evaluation start")).to(device).expand(policies, -1, -1)
+    simulator = TaskSimulator(task)
+    noise = simulator.fresh(trials, derive(seed, "evaluation"), device)
+    return Rollout(simulator, task, act).returns(start, noise, horizon or task.horizon, theta)

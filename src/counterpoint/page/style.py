@@ -1,0 +1,111 @@
+"""One look for every figure: Okabe-Ito colours that colour-blind readers can tell apart, and axes without clutter."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from counterpoint.core.artifacts import replacing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BLUE, ORANGE, GREEN, VERMILLION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
+PURPLE, SKY, BLACK = "#CC79A7", "#56B4E9", "#000000"
+GREY, PALE = "#6E6E6E", "#D0D0D0"
+# Grey stands in for Okabe and Ito's yellow, which vanishes on white.
+PALETTE = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK, GREY)
+LINES = ("-", "--", ":")
+
+WIDTH = 10.0
+"""inches; a README shows it at about 85 pixels an inch, where 12 points are 14 pixels high"""
+
+STYLE = {
+    "font.family": "DejaVu Sans",
+    "font.size": 12,
+    "axes.titlesize": 12,
+    "axes.labelsize": 12,
+    "figure.titlesize": 14,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": GREY,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "xtick.labelcolor": "#202020",
+    "ytick.labelcolor": "#202020",
+    "legend.frameon": False,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+}
+
+
+@contextmanager
+def canvas(path: str | os.PathLike[str], height: float, title: str) -> Iterator["Figure"]:
+    """A figure to draw on; it replaces the PNG at `path` when the block ends, and nothing changes when it raises."""
+    with replacing(path) as temporary, drawing(WIDTH, height) as figure:
+        figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
+        yield figure
+        figure.savefig(temporary, format="png", dpi=150, metadata={"Software": None})
+
+
+@contextmanager
+def drawing(width: float, height: float) -> Iterator["Figure"]:
+    """A figure of so many inches, in the one look.
+
+    No pyplot: the figure belongs to no global state, and matplotlib's settings are as before afterwards.
+    """
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    # The defaults first, so that a user's own settings cannot change a figure.
+    with matplotlib.rc_context(_settings()):
+        figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.07))
+        FigureCanvasAgg(figure)
+        yield figure
+
+
+def reference_line(axes: "Axes", value: float, label: str, vertical: bool = False) -> None:
+    """A dashed line at a value that the reader should compare with, named on the line itself (no label, no name)."""
+    draw = axes.axvline if vertical else axes.axhline
+    draw(value, color=GREY, linestyle="--", linewidth=1.2, zorder=1)
+    place, offset, across, up = (
+        ((value, 1), (0, 4), "center", "bottom") if vertical else ((0, value), (4, -4), "left", "top")
+    )
+    frame = ("data", "axes fraction") if vertical else ("axes fraction", "data")
+    axes.annotate(
+        label, place, offset, xycoords=frame, textcoords="offset points", ha=across, va=up, color=GREY, fontsize=10.5
+    )
+
+
+def shared_panels(figure: "Figure", lines: int, columns: int, used: int) -> list["Axes"]:
+    """The first `used` of a grid of panels on shared axes, labelled at its left edge and under each column."""
+    grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
+    panels = list(grid.flat)
+    for panel in panels[used:]:
+        panel.set_axis_off()
+    for line in grid:
+        line[0].set_ylabel("return")
+    for panel in panels[max(0, used - columns) : used]:
+        panel.set_xlabel("logged trials")
+        panel.tick_params(labelbottom=True)
+    return panels[:used]
+
+
+def legend_once(figure: "Figure", panels: Sequence["Axes"]) -> None:
+    """One legend under the figure, with each label of its panels once."""
+    named: dict[str, Any] = {}
+    for panel in panels:
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
+            named.setdefault(label, handle)
+    figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=3)
+
+
+def _settings() -> Any:
+    """matplotlib's own settings (less the backend, which belongs to the process) under ours."""
+    import matplotlib
+
+    kept = {key: value for key, value in matplotlib.rcParamsDefault.items() if not key.startswith("backend")}
+    return {**kept, **STYLE}

@@ -1,0 +1,42 @@
+"""Imagined rows from a Ray cluster by Ray Data: the same rows as from one process, in the same order."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from counterpoint.core.threads import one_thread
+from counterpoint.data.tables.table_format import from_arrow, to_arrow
+from counterpoint.data.transitions import Transitions
+from counterpoint.simulation.augmentation import without_noise
+from counterpoint.simulation.ray_cluster import cluster, ray_library
+from counterpoint.simulation.streaming import AugmentationExecutor, AugmentationWork
+
+
+@dataclass(frozen=True)
+class RayData(AugmentationExecutor):
+    """A Ray cluster whose nodes can all read the table's file."""
+
+    address: str = "local"
+    """Address of a running cluster ("auto" finds one on this machine), or "local" to start one."""
+
+    def imagine(self, work: AugmentationWork) -> Iterator[Transitions]:
+        ray = ray_library()
+        like = without_noise(work.source.piece(0)[:0])
+        with cluster(ray, self.address):
+            from ray import data
+
+            context = data.DataContext.get_current()
+            context.execution_options.preserve_order, context.enable_progress_bars = True, False
+            numbers = data.range(len(work.source), override_num_blocks=len(work.source))
+            pieces = numbers.map_batches(_imagined, batch_size=1, fn_args=(ray.put(work),), num_cpus=1)
+            for batch in pieces.iter_batches(batch_size=None, batch_format="pyarrow"):
+                yield from_arrow(batch, like)
+
+
+def _imagined(batch: dict[str, Any], work: Any) -> Any:
+    """The piece whose number is in `batch`, as an arrow table; a worker calls it."""
+    import ray
+
+    (number,) = batch["id"].tolist()
+    with one_thread():
+        return to_arrow(ray.get(work)(number))

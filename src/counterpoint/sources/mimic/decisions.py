@@ -1,0 +1,91 @@
+"""The cohort's rows as decisions: actions by quantiles of the doses, rewards, ends, and who is held out.
+
+action = 5·fluid + vasopressor      bin 0 is no dose, the other four are quarters of the training patients' doses
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+
+from counterpoint.data.doses import Bins
+from counterpoint.data.tables.layout import changes
+from counterpoint.data.transitions import held_out_subjects
+from counterpoint.sources.mimic.columns import COMPUTED, CTRL46, DOSES, WHOLE
+from counterpoint.sources.mimic.scaling import FLAGS, scaled
+from counterpoint.tasks.sepsis import SyntheticSepsis
+
+RewardRule = Literal["raghu", "komorowski"]
+ACTIONS = ("input_4hourly", "max_dose_vaso")
+OUTCOME = {"raghu": "died_in_hosp", "komorowski": "mortality_90d"}
+KOMOROWSKI = 100.0
+"""Reward of a survivor's last row; 0 before it."""
+
+
+def training_patients(rows: pd.DataFrame, held_out: float, seed: int) -> np.ndarray:
+    """Which rows belong to patients who are not held out; `counterpoint fit` keeps the same ones aside."""
+    code = torch.tensor(np.unique(rows["subject_id"].to_numpy(), return_inverse=True)[1])
+    return ~torch.isin(code, held_out_subjects(code, held_out, seed)).numpy()
+
+
+def decisions(
+    rows: pd.DataFrame, features: Sequence[str], rule: RewardRule, split: tuple[float, int], with_scaled: bool = False
+) -> tuple[Any, dict[str, Any]]:
+    """The table of rows in the order of stay and bloc, as Arrow, and what was learned from it."""
+    import pyarrow as pa
+
+    rows = _single(rows)
+    training = training_patients(rows, *split)
+    doses = {name: rows[name].to_numpy(float) for name in ACTIONS}
+    fitted = {name: Bins(name).fit(name, dose[training]) for name, dose in doses.items()}
+    fluid, vasopressor = (fitted[name].codes(doses[name]) for name in ACTIONS)
+    columns = {
+        "patient": rows["subject_id"], "stay": rows["stay"], "bloc": rows["bloc"].astype(np.int64),
+        **{name: _plain(rows[name]) for name in features if name != "bloc"},
+        **{name: rows[name] for name in DOSES if name not in features},
+        "fluid_bin": fluid, "vaso_bin": vasopressor, "action": 5 * fluid + vasopressor,
+        **_ends(rows, rule),
+        "split": np.where(training, "training", "held out"),
+    }  # fmt: skip
+    patient = rows["subject_id"].to_numpy()
+    found = {
+        "stays": int(columns["terminated"].sum()), "rows": len(rows), "patients": len(np.unique(patient)),
+        "training_patients": len(np.unique(patient[training])), "died": int(columns["died"].sum()),
+        "actions_used": len(np.unique(columns["action"])),
+        "cuts": {name: list(column.cuts) for name, column in fitted.items()}, "state": list(features),
+        "computed": list(COMPUTED), "whole": list(WHOLE),
+    }  # fmt: skip
+    if with_scaled:
+        extra, found["scaling"] = scaled(columns, features, training)
+        columns |= extra
+    return pa.table({name: pa.array(np.asarray(column)) for name, column in columns.items()}), found
+
+
+def _ends(rows: pd.DataFrame, rule: RewardRule) -> dict[str, np.ndarray]:
+    """Rewards, and how each stay ends on its last row."""
+    last = np.r_[changes(rows["stay"].to_numpy())[1:], True]
+    died = rows[OUTCOME[rule]].to_numpy() == 1
+    reward = rewards(rows, last, died, rule)
+    return {"reward": reward, "terminated": last, "died": last & died, "survived": last & ~died}
+
+
+def rewards(rows: pd.DataFrame, last: np.ndarray, died: np.ndarray, rule: RewardRule) -> np.ndarray:
+    """The reward of each row; the last row of a stay has that of its end and nothing else."""
+    task = SyntheticSepsis()
+    if rule == "komorowski":
+        return np.where(last, np.where(died, -KOMOROWSKI, KOMOROWSKI), 0.0)
+    state = torch.tensor(rows[list(CTRL46)].to_numpy(float), dtype=torch.float32)
+    shaped = task.reward(state, torch.zeros(len(state), 1), state.roll(-1, 0)).double().numpy()
+    return np.where(last, np.where(died, -task.end_reward, task.end_reward), shaped)
+
+
+def _single(rows: pd.DataFrame) -> pd.DataFrame:
+    """Numbers in single precision, as the loader keeps them: before cutting, so that a dose on a cut stays there."""
+    return rows.astype({name: np.float32 for name in rows if rows[name].dtype == np.float64})
+
+
+def _plain(column: Any) -> Any:
+    """Flags as whole numbers, so that they read as categories."""
+    return column.astype(np.int64) if column.name in FLAGS else column

@@ -1,0 +1,168 @@
+"""A database file with one table a step: what was made from the same text, settings and parents is not made again.
+
+A table and the note of what it was made from are written in one transaction: after a kill both are there or neither.
+"""
+
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from counterpoint.core.artifacts import digest
+from counterpoint.core.errors import CounterpointError
+from counterpoint.sources.mimic.reading import watched
+from counterpoint.sources.mimic.source import MimicSource, open_source, what_is_wrong
+
+if TYPE_CHECKING:
+    import duckdb
+    import pandas as pd
+
+Report = Callable[[str, int, int], None]
+NOTES = "counterpoint_steps"
+
+
+@dataclass(frozen=True)
+class CohortStep:
+    """One table: the query in a file of sql/, or a function that yields parts of the table."""
+
+    table: str
+    file: str = ""
+    """Name of the query in sql/."""
+    make: Callable[["Workspace"], Iterable["pd.DataFrame"]] | None = None
+    """Yields the parts, all with the same columns."""
+    text: str = ""
+    """What a function's result depends on beside the tables before it; a query is its own text."""
+
+    def recipe(self) -> str:
+        return (
+            files("counterpoint.sources.mimic").joinpath("sql", self.file).read_text("utf-8")
+            if self.file
+            else self.text
+        )
+
+
+@dataclass
+class Workspace:
+    """The database file while it is open."""
+
+    connection: "duckdb.DuckDBPyConnection"
+    settings: dict[str, str]
+    """What a query asks by getvariable('name')."""
+    source: MimicSource
+    report: Report
+    made: list[str] = field(default_factory=list)
+    """Tables that this run had to make."""
+
+    def run(self, steps: list[CohortStep]) -> None:
+        """Make what is not there yet, in order; what follows a step that was made again is made again too."""
+        parent = ""
+        for number, step in enumerate(steps):
+            self.report("steps", number, len(steps))
+            text = step.recipe()
+            asked = {name: self.settings[name] for name in sorted(set(re.findall(r"getvariable\('(\w+)'\)", text)))}
+            read = {name: self.source.state[name] for name in sorted(set(re.findall(r"\braw_(\w+)", text)))}
+            parent = digest([parent, step.table, text, asked, read])
+            if not self._has(step.table, parent):
+                self._make(step, text, parent, list(read))
+                self.made.append(step.table)
+        self.report("steps", len(steps), len(steps))
+
+    def rows(self, query: str) -> Any:
+        """The answer of a query, which must say its order, as a DataFrame."""
+        return self.connection.execute(query).df()
+
+    def value(self, query: str) -> Any:
+        return (self.connection.execute(query).fetchone() or (None,))[0]
+
+    def _has(self, table: str, made_from: str) -> bool:
+        found = self.connection.execute(f"SELECT made_from FROM {NOTES} WHERE step = ?", [table]).fetchone()
+        return found == (made_from,)
+
+    def _make(self, step: CohortStep, text: str, made_from: str, read: list[str]) -> None:
+        import duckdb
+
+        ours = (duckdb.CatalogException, duckdb.BinderException, duckdb.ParserException, duckdb.InternalException)
+        started = time.monotonic()
+        self.connection.execute("BEGIN")
+        try:
+            if step.make is None:
+                files = [self.source.files[name] for name in read if name in self.source.files]
+                with watched(files, partial(self.report, f"table {step.table}")):
+                    self.connection.execute(f"CREATE OR REPLACE TABLE {step.table} AS {text}")
+            else:
+                self._fill(step.table, step.make(self))
+            self.connection.execute(
+                f"INSERT OR REPLACE INTO {NOTES} VALUES (?, ?, ?)", [step.table, made_from, time.monotonic() - started]
+            )
+            self.connection.execute("COMMIT")
+        except BaseException as error:
+            with suppress(duckdb.Error):  # A server that is lost cannot roll back.
+                self.connection.execute("ROLLBACK")
+            if isinstance(error, duckdb.OutOfMemoryException):
+                said = f"step '{step.table}' needs more memory or disk; give more with --memory"
+            elif isinstance(error, duckdb.Error) and not isinstance(error, ours):  # These quote rows and passwords.
+                said = what_is_wrong(self.connection, read, self.source.fix)
+            else:
+                raise
+            raise CounterpointError(said) from None
+
+    def _fill(self, table: str, parts: Iterable["pd.DataFrame"]) -> None:
+        for number, part in enumerate(parts):
+            self.connection.register("part", part)
+            verb = f"INSERT INTO {table}" if number else f"CREATE OR REPLACE TABLE {table} AS"
+            self.connection.execute(f"{verb} SELECT * FROM part")
+            self.connection.unregister("part")
+
+
+@contextmanager
+def workspace(
+    raw: Path | str, file: Path, settings: dict[str, str], memory: str, threads: int, report: Report
+) -> Iterator[Workspace]:
+    """Open or begin the database file `file` on the raw tables."""
+    connection = _connect(file)
+    try:
+        _configure(connection, file, memory, threads)
+        for name, value in settings.items():
+            connection.execute(f"SET VARIABLE {name} = '{value}'")
+        yield Workspace(connection, settings, open_source(connection, raw), report)
+    except RuntimeError as error:
+        if str(error) == "Query interrupted":  # So DuckDB says that somebody pressed Ctrl-C.
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        connection.close()
+
+
+def _connect(file: Path) -> "duckdb.DuckDBPyConnection":
+    try:
+        import duckdb
+    except ModuleNotFoundError:
+        raise CounterpointError("MIMIC-III is read with DuckDB; pip install 'counterpoint[mimic]'") from None
+    file.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        connection = duckdb.connect(str(file))
+        columns = "step VARCHAR PRIMARY KEY, made_from VARCHAR, seconds DOUBLE"
+        connection.execute(f"CREATE TABLE IF NOT EXISTS {NOTES} ({columns})")
+    except duckdb.Error:
+        raise CounterpointError(
+            f"'{file}' cannot be opened: it is no DuckDB file, or another run holds it; wait for that, or delete it"
+        ) from None
+    return connection
+
+
+def _configure(connection: "duckdb.DuckDBPyConnection", file: Path, memory: str, threads: int) -> None:
+    import duckdb
+
+    try:
+        connection.execute("SET memory_limit = ?", [memory])
+    except duckdb.Error:
+        raise CounterpointError(f"--memory {memory} is no amount of memory; write 4GB") from None
+    connection.execute("SET temp_directory = ?", [str(file.with_name(f"{file.name}.tmp"))])
+    connection.execute("SET threads = ?", [threads])
+    connection.execute("SET preserve_insertion_order = false")
+    connection.execute("SET enable_progress_bar = false")
