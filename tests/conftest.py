@@ -7,8 +7,10 @@ import pytest
 import torch
 from jaxtyping import config, install_import_hook
 
+import helpers.shapes  # noqa: F401  The hook below looks it up by name.
+
 assert not any(name.startswith("counterpoint") for name in sys.modules), "imported before its shapes could be checked"
-install_import_hook("counterpoint", "shapes.check")
+install_import_hook("counterpoint", "helpers.shapes.check")
 
 torch.set_num_threads(1)
 

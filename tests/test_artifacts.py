@@ -43,7 +43,7 @@ from counterpoint.simulation.augmentation import Augmenter
 from counterpoint.simulation.selection import RolloutSelection
 from counterpoint.tasks.cartpole import CartPole
 from counterpoint.tasks.tumour import Tumour, TumourResponse, population
-from recipes import BRIEF, DENSITY, MODELS, ROWS, SCMS
+from helpers.recipes import BRIEF, DENSITY, MODELS, ROWS, SCMS
 
 
 def refuse(call: Callable[[], object]) -> str:

@@ -14,8 +14,8 @@ import counterpoint as cp
 from counterpoint.core.seeding import generator
 from counterpoint.models.scm.base import StructuralCausalModel
 from counterpoint.policies.q import QPolicy
-from recipes import DENSITY, POLICY, Pays
-from tables import ROLES, load, refused, ward
+from helpers.recipes import DENSITY, POLICY, Pays
+from helpers.tables import ROLES, load, refused, ward
 
 NAMES: list[str] = ROLES["state"]
 ROWS = load(action=["drug", "dose"], actions=cp.Bins(count=3)).with_next()

@@ -10,7 +10,7 @@ from torch import Tensor
 from counterpoint.data.spaces import Box, Discrete
 from counterpoint.data.transitions import Transitions
 from counterpoint.ope.behaviour import Behaviour, BehaviourModel, BoostedTrees, Logistic, NearestNeighbours
-from tables import load, refused
+from helpers.tables import load, refused
 
 SPACE = Discrete.one_hot(3)
 

@@ -14,7 +14,7 @@ from counterpoint.ope.intervals import interval_of, paired_interval
 from counterpoint.ope.one_step import widened
 from counterpoint.ope.problem import RECOMMENDED, OPEProblem, OPESettings, chance, lay_beside
 from counterpoint.ope.weighting import logged_return
-from test_judge import GENTLE, LOGGED, Lottery
+from helpers.judge import GENTLE, LOGGED, Lottery
 
 SHAPES = False
 HOW = OPESettings(others=(), draws=60, critic_draws=15, confidence=0.9)

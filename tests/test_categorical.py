@@ -24,7 +24,7 @@ from counterpoint.nets.laws import Gaussian, Spline
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.stacked import initialise, unstack, with_weights
 from counterpoint.nets.training import Schedule
-from recipes import SCMS
+from helpers.recipes import SCMS
 
 torch.set_num_threads(1)
 QUICK = Likelihood(Schedule(steps=200, check_every=50, rate="one-cycle"), batch=128)

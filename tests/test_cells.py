@@ -22,9 +22,9 @@ from counterpoint.ope.one_step import (
     widened,
 )
 from counterpoint.simulation.trials import simulate
+from helpers.tables import refused
 from reproduction.tasks import icu_sepsis
 from reproduction.tasks.finite import FiniteProcess
-from tables import refused
 
 NAN = float("nan")
 LONG = 1500

@@ -12,7 +12,7 @@ from counterpoint.checks.findings import CheckReport, Finding
 from counterpoint.core.artifacts import write_text
 from counterpoint.policies.base import Verdict
 from counterpoint.run import Run
-from tables import refused
+from helpers.tables import refused
 
 PASSED = Finding("calibration", 0.02, 0.1, True, "The spread is right.", 0.4)
 FAILED = Finding("fixed coupling", 0.3, 0.1, False, "The noises mix.", 0.001)

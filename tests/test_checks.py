@@ -33,7 +33,7 @@ from counterpoint.tasks.synthetic import (
     Triangular,
     sample,
 )
-from recipes import DENSITY, SCMS
+from helpers.recipes import DENSITY, SCMS
 
 SHAPES = False
 

@@ -17,15 +17,13 @@ from counterpoint.core.results import read_csv
 from counterpoint.core.seeding import derive
 from counterpoint.data.jobs import Job, Origin
 from counterpoint.data.spaces import Discrete
-from counterpoint.learners.evolution import CrossEntropy
 from counterpoint.learners.search import Search
 from counterpoint.models.dynamics.outcome import Outcome
-from counterpoint.models.scm.density import DensitySCM
-from counterpoint.nets.laws import Gaussian
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Schedule
 from counterpoint.policies.rule import OrderedDose
 from counterpoint.policies.searched import SearchedPolicy
+from helpers.classic import SEARCH
 from reproduction.classic import COLUMNS, LEARNED_METHOD, METHOD, Classic, Problem, learn, problems
 from reproduction.commands.reproduce import Reproduce
 from reproduction.executors import InProcess
@@ -164,8 +162,6 @@ def test_idle_acrobot_never_arrives() -> None:
     assert gym_returns(idle, Acrobot.actions, "Acrobot-v1", 2, seed=0).tolist() == [-500, -500]
 
 
-MODEL = DensitySCM(Gaussian(), 1, (8,), likelihood=Likelihood(Schedule(steps=20)), variation_penalty=0.0)
-SEARCH = Search(MODEL, optimizer=CrossEntropy(8, 2), schedule=Schedule(steps=2, check_every=1), restarts=1, horizon=5)
 TINY = Classic({"Pendulum": Problem(Pendulum(), (60,), 20, SEARCH)}, seeds=2, episodes=1, name="tiny")
 
 

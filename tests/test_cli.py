@@ -1,11 +1,6 @@
 """Every command as a user would run it: the chain on files, bad input in one line, kill and resume."""
 
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pandas as pd
@@ -14,18 +9,14 @@ import torch
 from safetensors.torch import load_file
 
 import counterpoint as cp
-from counterpoint.cli.main import main
 from counterpoint.tasks import hiv
 from counterpoint.tasks.tumour import Tumour, population
+from helpers.cli import command, kill_and_resume
 
 SHAPES = False
 
 QUICK_FIT = ["scm:density", "--scm.ensemble", "2", "--scm.hidden", "16", "--scm.likelihood.schedule.steps", "60"]
 QUICK_TRAIN = ["--hidden", "16", "--steps", "60", "--batch", "32"]
-
-
-def command(*words: object) -> None:
-    main([str(word) for word in words])
 
 
 @pytest.fixture
@@ -268,7 +259,7 @@ def test_fit_killed_and_resumed_gives_the_same_weights(tmp_path: Path) -> None:
     run = tmp_path / "killed"
     words = ["fit", "--run", str(run)]
     program = [*words, "--save-seconds", "0"]
-    _kill_and_resume(program, recipe, run / "checkpoints" / "scm.checkpoint.safetensors")
+    kill_and_resume(program, recipe, run / "checkpoints" / "scm.checkpoint.safetensors")
     assert_same_weights(tmp_path / "whole" / "scm", run / "scm")
 
 
@@ -281,7 +272,7 @@ def test_train_killed_and_resumed_gives_the_same_weights(tmp_path: Path) -> None
     shutil.copytree(whole, run)
     command("train", "--run", whole, *options)
     program = ["train", "--run", str(run), *options, "--save-seconds", "0"]
-    _kill_and_resume(program, [], run / "checkpoints" / "train.policy.checkpoint.safetensors")
+    kill_and_resume(program, [], run / "checkpoints" / "train.policy.checkpoint.safetensors")
     assert_same_weights(whole / "policy", run / "policy")
 
 
@@ -290,23 +281,9 @@ def test_demo_killed_and_resumed_gives_the_same_results(tmp_path: Path) -> None:
     command("demo", "--run", tmp_path / "whole", *options)
     run = tmp_path / "killed"
     program = ["demo", "--run", str(run), *options, "--save-seconds", "0"]
-    _kill_and_resume(program, [], run / "checkpoints" / "*BiCoGAN.model.checkpoint.safetensors")
+    kill_and_resume(program, [], run / "checkpoints" / "*BiCoGAN.model.checkpoint.safetensors")
     assert_same_weights(tmp_path / "whole" / "policies", run / "policies")
     assert (tmp_path / "whole" / "results.csv").read_bytes() == (run / "results.csv").read_bytes()
-
-
-def _kill_and_resume(words: list[str], tail: list[str], checkpoint: Path) -> None:
-    """Start, kill -9 as soon as the checkpoint is there, start again with --resume; flags go before a subcommand."""
-    program = [sys.executable, "-m", "counterpoint", *words]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen([*program, *tail], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while not list(checkpoint.parent.glob(checkpoint.name)) and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert process.poll() is None, "it ended before it could be killed"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    subprocess.run([*program, "--resume", *tail], env=environment, check=True, stdout=subprocess.DEVNULL)
 
 
 def test_same_seed_same_files_and_another_seed_differs(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from counterpoint.data.tables.dataframe import from_dataframe
 from counterpoint.data.tables.patients import read_patients
 from counterpoint.data.transitions import Transitions
-from tables import refused
+from helpers.tables import refused
 
 HOW: dict[str, Any] = {"subject": "id", "time": "t", "state": "x", "action": "a", "reward": "r", "last": "truncate"}
 

@@ -23,7 +23,7 @@ from counterpoint.nets.training import Schedule
 from counterpoint.simulation.augmentation import Augmenter, Imaginer
 from counterpoint.tasks.base import Task
 from counterpoint.tasks.synthetic import Additive, Heteroscedastic, sample
-from recipes import BRIEF, DENSITY, MODELS, ROWS, SCMS
+from helpers.recipes import BRIEF, DENSITY, MODELS, ROWS, SCMS
 
 EXACT = [name for name in SCMS if name not in ("bicogan", "conditional bicogan's encoder")]
 """SCMs whose abduction is the inverse of their prediction."""

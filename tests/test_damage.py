@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import counterpoint as cp
-from odd_worker import serve_odd
+from counterpoint.cli import console
+from helpers.odd_worker import serve_odd
 
 SHAPES = False
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
@@ -188,7 +189,7 @@ def test_advice_that_differs_is_silently_wrong_unless_that_was_said(
 def test_check_says_nothing_but_descriptions_of_clean_logs(
     base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "240")
+    monkeypatch.setattr(console.CONSOLE, "_width", 240)
     for seed in range(2):
         log = logs.clean(BASE[base], 100 + seed, 60)
         said = verdicts.command("check", verdicts.write(log, tmp_path, str(seed)), *log.told())

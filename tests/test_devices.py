@@ -12,10 +12,10 @@ from torch import nn
 import counterpoint as cp
 from counterpoint.cli import train
 from counterpoint.models.scm.base import StructuralCausalModel
-from pretend_gpu import pretended_gpu
-from short_methods import UPDATES, fitted, short_methods, sizes
-from test_cli import command
-from test_personal_commands import EFFECTS, TABLE, table
+from helpers.cli import command
+from helpers.personal_commands import EFFECTS, TABLE, table
+from helpers.pretend_gpu import pretended_gpu
+from helpers.short_methods import UPDATES, fitted, short_methods, sizes
 
 SHAPES = False
 __all__ = ["fitted", "short_methods"]

@@ -14,9 +14,9 @@ from counterpoint.data.jobs import Job
 from counterpoint.data.spaces import Discrete
 from counterpoint.simulation.models import ModelSimulator
 from counterpoint.simulation.selection import check_rollouts
-from short_methods import fitted, short_methods, sizes
-from test_cli import command
-from test_search import DRIFT, LOG, MODEL_RECIPE
+from helpers.cli import command
+from helpers.search import DRIFT, LOG, MODEL_RECIPE
+from helpers.short_methods import fitted, short_methods, sizes
 
 SHAPES = False
 __all__ = ["fitted", "short_methods"]

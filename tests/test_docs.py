@@ -13,7 +13,7 @@ import tyro
 
 import counterpoint
 from counterpoint.cli.main import Command, main
-from strangers import settle
+from helpers.strangers import settle
 
 SHAPES = False
 

@@ -10,8 +10,8 @@ import pytest
 import counterpoint as cp
 from counterpoint.data.doses import ActionColumn, Bins
 from counterpoint.data.spaces import Box, Discrete
-from recipes import Pays
-from tables import load, noted, refused, ward
+from helpers.recipes import Pays
+from helpers.tables import load, noted, refused, ward
 
 GIVEN = np.random.default_rng(0).gamma(2.0, 1.0, 400)
 

@@ -14,9 +14,9 @@ from counterpoint.core.results import read_csv
 from counterpoint.ope.compare import PolicyComparison
 from counterpoint.run import Run
 from counterpoint.tasks.cartpole import CartPole
-from test_cli import command
-from test_personal_commands import refused
-from test_runs import SMALL_OUTCOME
+from helpers.cli import command
+from helpers.personal_commands import refused
+from helpers.runs import SMALL_OUTCOME
 
 SHAPES = False
 TABLE = ["--subject", "id", "--time", "t", "--state", "x", "frail", "--action", "dose", "--reward", "r"]

@@ -9,15 +9,14 @@ import torch
 
 from counterpoint.core.results import read_csv
 from counterpoint.ope.problem import OPESettings
+from helpers.evaluation_bench import CHANCE, EXPERT
+from helpers.tables import refused
 from reproduction import evaluation
 from reproduction.evaluation import EvaluationBenchmark
 from reproduction.known_policies import GROUNDS, finite_ground, tumour_ground
 from reproduction.pages.evaluation_bench import COLUMNS, evaluation_bench_page, right
 from reproduction.tasks.finite import FiniteProcess
-from tables import refused
 
-CHANCE = torch.tensor([[[0.4, 0.2, 0.2, 0.2], [0.2, 0.2, 0.1, 0.5]], [[0.3, 0.4, 0.1, 0.2], [0.2, 0.3, 0.4, 0.1]]])
-EXPERT = torch.tensor([[0.6, 0.4], [0.5, 0.5]])
 RESULTS = Path(__file__).parents[1] / "results"
 SMALL = OPESettings(others=(), draws=50, critic_draws=5)
 

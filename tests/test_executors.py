@@ -16,10 +16,10 @@ from counterpoint.data.jobs import Job
 from counterpoint.nets.training import Monitor
 from counterpoint.policies.base import Learned, PolicyLearner
 from counterpoint.tasks.base import Task
+from helpers.grid import TINY, tiny_grid
 from reproduction.executors import Auto, Executor, InProcess, Joblib, Ray
 from reproduction.runner import run
 from reproduction.workers import Failure, Report, silent
-from test_grid import TINY, tiny_grid
 
 SHAPES = False
 

@@ -15,7 +15,7 @@ from counterpoint.ope.backups import feasible
 from counterpoint.ope.critic import Critic, fitted_q_evaluation
 from counterpoint.ope.episodes import Episodes, Question, resampled
 from counterpoint.ope.fqe import FQE
-from tables import refused
+from helpers.tables import refused
 
 STATES, ACTIONS, STEPS, SUBJECTS = 4, 3, 6, 120
 SCHEMA = Schema((Column("s", tuple("abcd")),), Discrete.one_hot(ACTIONS), tuple("xyz"))

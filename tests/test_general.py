@@ -21,7 +21,7 @@ from counterpoint.simulation.rollout import Actor
 from counterpoint.simulation.selection import RolloutSelection
 from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks.cartpole import CartPole
-from recipes import BRIEF, DENSITY, MODELS, SCMS
+from helpers.recipes import BRIEF, DENSITY, MODELS, SCMS
 
 TASK = CartPole()
 LEARNER = D3QN(hidden=(16,), schedule=Schedule(steps=120, rate="linear"), batch=32)

@@ -20,38 +20,27 @@ from counterpoint.core.errors import CounterpointError
 from counterpoint.core.results import read_csv
 from counterpoint.core.seeding import derive
 from counterpoint.data.jobs import Job
-from counterpoint.learners.ctrl_g import CTRLg
 from counterpoint.learners.d3qn import D3QN
 from counterpoint.learners.methods import CTRL_G, PAPER_NAMES, PILCO, ROLLOUTS, SEARCH, adversarial_arms
-from counterpoint.models.scm.density import DensitySCM
-from counterpoint.nets.likelihood import Likelihood
-from counterpoint.nets.training import Monitor, Schedule
+from counterpoint.nets.training import Monitor
 from counterpoint.ope.true_return import true_return
 from counterpoint.policies.base import Learned, PolicyLearner
-from counterpoint.simulation.selection import RolloutSelection
 from counterpoint.simulation.trials import trial_subset
 from counterpoint.tasks import tumour
-from counterpoint.tasks.base import KnownSCM, Task
+from counterpoint.tasks.base import Task
 from counterpoint.tasks.cartpole import CartPole
+from helpers.grid import PROTOCOL, TINY, TINY_CTRL_G, tiny_grid
 from reproduction.ablations import REFERENCE, ablation_comparisons, ablations
 from reproduction.commands.parts import WITHOUT_FAILURES
 from reproduction.commands.reproduce import Reproduce
 from reproduction.executors import InProcess, Joblib, Ray
-from reproduction.grid import Arm, Behaviour, Grid, Protocol, code_version, logs
+from reproduction.grid import Arm, Behaviour, code_version, logs
 from reproduction.pages.paper import paper_returns_by_size
 from reproduction.runner import read_cell, run
 from reproduction.sd import SEARCH_MIRROR, quick_sd, sd, sd_comparisons
 from reproduction.summary import differences, levels, selection, write_summary
 
 SHAPES = False
-
-TINY = D3QN((8, 8), Schedule(steps=150, rate="linear"), batch=16)
-TINY_CTRL_G = CTRLg(
-    DensitySCM(ensemble=1, hidden=(8,), likelihood=Likelihood(Schedule(steps=100, check_every=25))),
-    learner=replace(TINY, schedule=Schedule(steps=100, check_every=50)),
-    selection=RolloutSelection(starts=2, horizon=10),
-)
-PROTOCOL = Protocol(logged_trials=10, evaluation_trials=3)
 
 
 @dataclass(frozen=True)
@@ -77,11 +66,6 @@ class Raising(PolicyLearner):
         self, jobs: Sequence[Job], task: Task, monitor: Monitor = Monitor(), device: str = "cpu"
     ) -> list[Learned]:
         raise CounterpointError("the loss is not finite")
-
-
-def tiny_grid(arms: dict[str, PolicyLearner], pack_size: int = 2, task: KnownSCM = CartPole(), **changes: Any) -> Grid:
-    named = {name: Arm(learner, task) for name, learner in arms.items()}
-    return replace(Grid("tiny", named, (5, 10), (0, 1), protocol=PROTOCOL, pack_size=pack_size), **changes)
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from torch import Tensor
 import counterpoint as cp
 from counterpoint.models.base import SubjectFactors
 from counterpoint.models.groups import Groups, evidence_of
-from effects import by_hand, generator, responders
-from tables import refused
+from helpers.effects import by_hand, generator, responders
+from helpers.tables import refused
 
 SHAPES = False
 GROUPINGS = [cp.KMeansGroups(most=5), cp.MixtureGroups(most=5)]

@@ -17,16 +17,16 @@ from counterpoint.models.scm.random_effects import RandomEffects
 from counterpoint.nets.training import Schedule
 from counterpoint.policies.base import Learned
 from counterpoint.tasks.cartpole import PLANETS
+from helpers.hd import PROTOCOL
 from reproduction import hd
 from reproduction.commands.reproduce import Reproduce
 from reproduction.executors import InProcess
-from reproduction.grid import Behaviour, Protocol
+from reproduction.grid import Behaviour
 from reproduction.groups import Cell, GroupAccuracy, likelihood_bound, matched_accuracy, population, run_cell
 from reproduction.hd import HD, TASKS, _split, kept_logs
 from reproduction.hd_arms import HDArm, hd_arms
 from reproduction.pages.hd import hd_page, means
 
-PROTOCOL = Protocol(logged_trials=3, steps=10, evaluation_trials=2)
 TINY = D3QN((8,), Schedule(steps=30), batch=8)
 EXPERIMENT = HD(arms={"a": HDArm(TINY), "b": HDArm(TINY, "planets")}, seeds=2, protocol=PROTOCOL)
 

@@ -14,8 +14,8 @@ from counterpoint.ope.member_returns import MemberReturns
 from counterpoint.ope.replay import replay
 from counterpoint.simulation.rollout import Rollout, TaskSimulator
 from counterpoint.simulation.truth import TrueModel
-from recipes import BRIEF
-from tables import refused
+from helpers.recipes import BRIEF
+from helpers.tables import refused
 
 TASK = cp.Ward()
 STEPS = 12

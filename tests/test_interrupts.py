@@ -11,7 +11,7 @@ import torch
 
 import counterpoint as cp
 from counterpoint.nets.training import postponing_interrupts
-from recipes import DENSITY, ROWS
+from helpers.recipes import DENSITY, ROWS
 
 SHAPES = False
 

@@ -6,7 +6,7 @@ import pytest
 
 from counterpoint.data.tables.columns import Times
 from counterpoint.data.tables.isolated_dates import isolated_dates, refuse_isolated
-from tables import refused
+from helpers.tables import refused
 
 
 def dates(*days: str) -> Times:

@@ -11,8 +11,8 @@ from counterpoint.data.jobs import Job, fitting_table
 from counterpoint.data.spaces import constant
 from counterpoint.simulation.models import ModelSimulator
 from counterpoint.simulation.rollout import Rollout
-from recipes import BRIEF, Pays
-from tables import ward
+from helpers.recipes import BRIEF, Pays
+from helpers.tables import ward
 
 NAMES = ("x", "n", "c", "s")
 KNOWN = cp.Knowledge(bounds=(("x", -1.0, 2.0),), whole=("n",), circles=(("c", "s"),))

@@ -13,7 +13,7 @@ from counterpoint.nets.laws import Gaussian
 from counterpoint.nets.likelihood import DEPARTURE, Likelihood, LikelihoodLearner, VariationPenalty, held_out_last
 from counterpoint.nets.training import Monitor, Schedule
 from counterpoint.tasks.synthetic import Additive, sample
-from recipes import BRIEF, DENSITY
+from helpers.recipes import BRIEF, DENSITY
 
 SEEDS = range(50)
 SHARES = pytest.mark.parametrize("share", [0.05, 0.15, 0.5, 0.9])

@@ -30,7 +30,7 @@ from counterpoint.sources.mimic.scaling import scaled
 from counterpoint.sources.mimic.scores import published_sirs, published_sofa, scores
 from counterpoint.sources.mimic.steps import CohortStep, Workspace, workspace
 from counterpoint.tasks.sepsis_columns import COLUMNS
-from mimic_raw import RawMimic, at, ward
+from helpers.mimic_raw import RawMimic, at, ward
 
 SHAPES = False
 

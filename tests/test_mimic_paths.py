@@ -8,7 +8,7 @@ import pytest
 
 from counterpoint.core.errors import CounterpointError
 from counterpoint.sources.mimic.source import open_source
-from mimic_raw import ward
+from helpers.mimic_raw import ward
 
 
 def patients(raw: Path) -> list[int]:

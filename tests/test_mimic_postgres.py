@@ -17,7 +17,7 @@ from counterpoint.sources.mimic import postgres
 from counterpoint.sources.mimic.cohort import SepsisCohort
 from counterpoint.sources.mimic.source import TABLES
 from counterpoint.sources.mimic.steps import CohortStep, Workspace, workspace
-from mimic_raw import RawMimic, at, ward
+from helpers.mimic_raw import RawMimic, at, ward
 
 SHAPES = False
 SERVER = os.environ.get("COUNTERPOINT_POSTGRES", "")

@@ -9,7 +9,7 @@ from counterpoint.cli.main import in_flags
 from counterpoint.data.schema import Schema
 from counterpoint.data.tables.dataframe import from_dataframe
 from counterpoint.data.tables.patients import read_history, read_patients
-from tables import refused
+from helpers.tables import refused
 
 HOW: dict[str, Any] = {"subject": "id", "time": "t", "state": "x", "action": "a", "reward": "r", "last": "truncate"}
 DAYS = ["2024-02-11", "2024-02-12", "2024-02-13", "2024-02-14"]

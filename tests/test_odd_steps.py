@@ -8,7 +8,7 @@ import counterpoint as cp
 from counterpoint.data.tables.columns import Times
 from counterpoint.data.tables.odd_steps import refuse_swapped, step_notes
 from counterpoint.data.tables.patients import read_patients
-from tables import refused
+from helpers.tables import refused
 
 HOUR = 3600e9
 OFF = np.inf

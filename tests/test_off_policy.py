@@ -27,7 +27,7 @@ from counterpoint.ope.weighting import (
     per_decision_weighted_importance_sampling,
     weighted_importance_sampling,
 )
-from tables import refused
+from helpers.tables import refused
 
 Step = tuple[int, int, float]
 """State, action, reward."""

@@ -12,7 +12,7 @@ from counterpoint.ope import intervals
 from counterpoint.ope.episodes import Episodes, Question, resampled, subject_folds
 from counterpoint.ope.intervals import bca, interval_of, paired_interval
 from counterpoint.ope.weighting import logged_return, weighted_importance_sampling
-from tables import refused
+from helpers.tables import refused
 
 
 def log(returns: np.ndarray, subject: np.ndarray, action: np.ndarray | None = None, tilt: float = 0.0) -> Question:

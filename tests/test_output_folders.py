@@ -10,7 +10,7 @@ import pytest
 from counterpoint.cli import main as cli
 from counterpoint.core import artifacts
 from counterpoint.data.tables.inspection import inspecting
-from tables import refused, ward
+from helpers.tables import refused, ward
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *words: object) -> str:

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -17,24 +16,10 @@ from counterpoint.policies.history import recommend_to
 from counterpoint.policies.personal import PersonalPolicy
 from counterpoint.policies.values import subject_values
 from counterpoint.run import Run
-from test_cli import command
+from helpers.cli import command
+from helpers.personal_commands import EFFECTS, TABLE, refused, table
 
 SHAPES = False
-TABLE = ["--subject", "id", "--time", "t", "--state", "sex", "x", "--action", "dose", "--reward", "r"]
-EFFECTS = ["scm:random-effects", "--scm.ensemble", "2", "--scm.factors", "1", "--scm.schedule.steps", "50"]
-
-
-def table(subjects: int = 40, steps: int = 8, seed: int = 0, late: bool = False) -> pd.DataFrame:
-    """A dose raises x in every second subject and lowers it in the others, at once or a step late; x is best at 0."""
-    random, rows = np.random.default_rng(seed), []
-    for subject in range(subjects):
-        x, before = random.normal(0, 1), 1
-        for t in range(steps):
-            dose = int(random.integers(0, 3))
-            rows.append((f"p{subject}", t, "f" if subject % 3 else "m", round(x, 4), dose, round(-x * x, 4)))
-            acts, before = before if late else dose, dose
-            x = 0.7 * x + (1 if subject % 2 else -1) * 0.6 * (acts - 1) + 0.1 * random.normal()
-    return pd.DataFrame(rows, columns=["id", "t", "sex", "x", "dose", "r"])
 
 
 def record(subject: str, rows: int = 6, seed: int = 5) -> pd.DataFrame:
@@ -59,15 +44,6 @@ def advice(run: Path, history: pd.DataFrame, out: Path) -> dict[str, Any]:
     history.to_csv(out.with_suffix(".csv"), index=False)
     command("recommend", "--run", run, "--history", out.with_suffix(".csv"), "--out", out)
     return json.loads(out.read_text())
-
-
-def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as stop:
-        command(*words)
-    assert stop.value.code == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    return line
 
 
 def test_groups_are_found_and_their_rules_are_told(run: Path, capsys) -> None:

@@ -17,7 +17,7 @@ from counterpoint.ope.possible import hold, hold_difference, possible_range
 from counterpoint.ope.result import Estimate, Evaluation
 from counterpoint.ope.verdict import verdict
 from counterpoint.page.judged import interval, judged
-from test_judge import GENTLE, GOOD, LOGGED, QUICK, STEPS
+from helpers.judge import GENTLE, GOOD, LOGGED, QUICK, STEPS
 
 SHAPES = False
 RANGE = ReturnRange(-303.0, 0.0)

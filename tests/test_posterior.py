@@ -8,7 +8,7 @@ from sklearn.linear_model import ARDRegression
 import counterpoint as cp
 from counterpoint.data.jobs import Job
 from counterpoint.models.scm.posterior import linear_posterior
-from recipes import BRIEF, MODELS, ROWS, SCMS
+from helpers.recipes import BRIEF, MODELS, ROWS, SCMS
 
 SLOPES = torch.tensor([[1.5, 0.0, 0.0, -0.7], [0.0, 0.0, 0.0, 0.0]])
 RECIPE = cp.DensitySCM(ensemble=2, hidden=(8,), likelihood=BRIEF)

@@ -22,8 +22,8 @@ from counterpoint.models.scm.effects.linear import LinearEffects, Sums, fit, imp
 from counterpoint.models.scm.effects.mechanism import EffectsMechanism, align
 from counterpoint.models.scm.effects.prepared import EffectsTable, prepare
 from counterpoint.simulation.models import ModelSimulator
-from effects import EFFECT, MEAN, NOISE, RECIPE, by_hand, generator, linear_rows, logged, responders
-from tables import refused
+from helpers.effects import EFFECT, MEAN, NOISE, RECIPE, by_hand, generator, linear_rows, logged, responders
+from helpers.tables import refused
 
 
 def table(rows: cp.Transitions) -> EffectsTable:

@@ -12,7 +12,7 @@ import torch
 
 import counterpoint as cp
 from counterpoint.data.tables.missing import RIDGE
-from tables import load, noted, refused, ward
+from helpers.tables import load, noted, refused, ward
 
 NAN = float("nan")
 HOW: dict[str, Any] = {"subject": "id", "time": "t", "state": "x", "action": "a", "reward": "r", "done": None}

@@ -11,7 +11,7 @@ import torch
 
 from counterpoint.cli.main import main
 from counterpoint.run import Run
-from strangers import settle
+from helpers.strangers import settle
 
 SHAPES = False
 

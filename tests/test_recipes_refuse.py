@@ -24,7 +24,7 @@ from counterpoint.nets.training import Schedule
 from counterpoint.simulation.augmentation import Augmenter
 from counterpoint.simulation.selection import RolloutSelection
 from counterpoint.tasks.cartpole import CartPole
-from recipes import DENSITY, ROWS
+from helpers.recipes import DENSITY, ROWS
 
 NAN = math.nan
 CHECKING = Schedule(steps=10, check_every=5)

@@ -12,8 +12,8 @@ from counterpoint.models.scm.base import StructuralCausalModel
 from counterpoint.ope.replay import replay
 from counterpoint.policies.searched import SearchedPolicy
 from counterpoint.policies.values import action_values, state_values
-from effects import by_hand, logged
-from recipes import BRIEF, Pays
+from helpers.effects import by_hand, logged
+from helpers.recipes import BRIEF, Pays
 
 SHAPES = False
 TASK = cp.CartPole()

@@ -36,10 +36,10 @@ from counterpoint.run import Run
 from counterpoint.tasks import sepsis
 from counterpoint.tasks.base import Task
 from counterpoint.tasks.cartpole import CartPole
-from recipes import BRIEF, DENSITY, POLICY
-from recipes import ROWS as CONTINUOUS
-from test_cli import command
-from test_personal import GROUPED, ROWS, TASK
+from helpers.cli import command
+from helpers.personal import GROUPED, ROWS, TASK
+from helpers.recipes import BRIEF, DENSITY, POLICY
+from helpers.recipes import ROWS as CONTINUOUS
 
 SHAPES = False
 

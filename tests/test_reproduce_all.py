@@ -17,6 +17,11 @@ from counterpoint.learners.methods import CTRL_G
 from counterpoint.models.scm.random_effects import RandomEffects
 from counterpoint.nets.training import Schedule
 from counterpoint.ope.problem import OPESettings
+from helpers.classic import SEARCH
+from helpers.evaluation_bench import CHANCE, EXPERT
+from helpers.grid import TINY, TINY_CTRL_G, tiny_grid
+from helpers.sepsis_experiment import BRIEFLY
+from helpers.sepsis_experiment import TINY as TINY_SEPSIS
 from reproduction import evaluation
 from reproduction.ablations import REFERENCE
 from reproduction.classic import Problem
@@ -38,11 +43,6 @@ from reproduction.sepsis_cohort import SyntheticPatients
 from reproduction.tasks.classic import Pendulum
 from reproduction.tasks.finite import FiniteProcess
 from reproduction.tumour import TumourBenchmark
-from test_classic import SEARCH
-from test_evaluation_bench import CHANCE, EXPERT
-from test_grid import TINY, TINY_CTRL_G, tiny_grid
-from test_sepsis_experiment import BRIEFLY
-from test_sepsis_experiment import TINY as TINY_SEPSIS
 
 SHAPES = False
 

@@ -9,8 +9,8 @@ import torch
 import counterpoint as cp
 from counterpoint.cli.column_flags import Columns
 from counterpoint.cli.run import _flags
-from recipes import BRIEF
-from test_cli import command
+from helpers.cli import command
+from helpers.recipes import BRIEF
 
 SHAPES = False
 ROLES = {"subject": "id", "time": "t", "state": ["x"], "action": "dose", "reward": "r", "last": "truncate"}

@@ -15,7 +15,7 @@ from counterpoint.learners.rollout_rows import RolloutReplay, RolloutRows
 from counterpoint.models.scm.base import StructuralCausalModel
 from counterpoint.nets.training import Monitor, Schedule
 from counterpoint.policies.q import QPolicy
-from recipes import BRIEF
+from helpers.recipes import BRIEF
 
 SHAPES = False
 TASK = cp.CartPole()

@@ -23,15 +23,16 @@ from counterpoint.learners.baselines.pets import PETS, Planner
 from counterpoint.learners.baselines.steve import MVE, STEVE
 from counterpoint.learners.d3qn import D3QN
 from counterpoint.learners.methods import named_arms
-from counterpoint.models.dynamics.outcome import LearnedTask, Outcome
+from counterpoint.models.dynamics.outcome import LearnedTask
 from counterpoint.nets.training import Schedule
 from counterpoint.page.check_figure import check_figure
 from counterpoint.run import PARTS, RECORD, Run
 from counterpoint.simulation.selection import RolloutSelection
 from counterpoint.tasks.base import Task
 from counterpoint.tasks.cartpole import CartPole
-from recipes import BRIEF, DENSITY, DYNAMICS, MODELS, PAPER
-from test_cli import command
+from helpers.cli import command
+from helpers.recipes import BRIEF, DENSITY, DYNAMICS, MODELS, PAPER
+from helpers.runs import SMALL_OUTCOME
 
 SHAPES = False
 
@@ -39,7 +40,6 @@ COLUMNS = ["--subject", "id", "--time", "hour", "--state", "rate", "lactate", "-
 ENDS = ["--done", "died", "discharged"]
 TINY_FIT = ["scm:density", "--scm.ensemble", "2", "--scm.hidden", "8", "--scm.likelihood.schedule.steps", "20"]
 TINY_TRAIN = ["--hidden", "8", "--steps", "20", "--batch", "16"]
-SMALL_OUTCOME = Outcome(hidden=(8,), likelihood=BRIEF)
 
 SOURCES = ("ward", "other ward", "cartpole", "other cartpole")
 """Two tables of a user, and two data sets of a simulator."""

@@ -15,8 +15,8 @@ from counterpoint.data.schema import Column, Fill, Schema, agree
 from counterpoint.data.spaces import Box, Discrete
 from counterpoint.models.scm.base import StructuralCausalModel
 from counterpoint.policies.recommendation import recommend
-from recipes import BRIEF, CONDITIONAL, DENSITY, MODELS, PAPER, POLICY, Pays
-from tables import ROLES, load, refused, ward
+from helpers.recipes import BRIEF, CONDITIONAL, DENSITY, MODELS, PAPER, POLICY, Pays
+from helpers.tables import ROLES, load, refused, ward
 
 OUTCOME = cp.Outcome(hidden=(8,), likelihood=BRIEF)
 NUMBERS: dict[str, Any] = {"state": ["lactate", "dose"], "units": {"lactate": "mmol/L"}}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import counterpoint as cp
-from counterpoint.data.jobs import Job, Origin
+from counterpoint.data.jobs import Job
 from counterpoint.data.schema import Column, Schema
 from counterpoint.data.transitions import concatenate
 from counterpoint.learners.evolution import Distribution
@@ -19,62 +19,16 @@ from counterpoint.nets.learner import Stepper
 from counterpoint.nets.training import Monitor, Schedule
 from counterpoint.policies.base import Policy
 from counterpoint.policies.rule import is_ordered, middle_doses
-from counterpoint.policies.searched import SearchedPolicy
 from counterpoint.simulation.models import ModelSimulator
 from counterpoint.simulation.rollout import Rollout
-from recipes import BRIEF
+from helpers.search import DRIFT, LOG, MODEL_RECIPE, SEARCH, Drift, policy
 
 SHAPES = False
-
-
-@dataclass(frozen=True)
-class Drift(cp.KnownSCM):
-    """s' = s + a + u/10 in two columns, one action each; being away from 0 costs. The best action is −s."""
-
-    continuous: bool = True
-    actions = cp.Box((-1.0, -1.0), (1.0, 1.0))
-    state_names = ("x", "y")
-    noise_width = 2
-    discount, horizon = 0.99, 8
-
-    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
-        return -next_state.square().sum(-1)
-
-    def terminated(self, next_state: Tensor) -> Tensor:
-        return torch.zeros_like(next_state[..., 0]).bool()
-
-    def initial(self, count: int, generator: torch.Generator) -> Tensor:
-        return 2 * torch.rand(count, 2, generator=generator) - 1
-
-    def noise(self, count: int, generator: torch.Generator) -> Tensor:
-        return torch.randn(count, 2, generator=generator)
-
-    def transition(self, state: Tensor, action: Tensor, noise: Tensor) -> Tensor:
-        return state + action + 0.1 * noise
-
-
-DRIFT = Drift()
-LOG = cp.simulate(DRIFT, cp.random_policy(DRIFT), 30, 8, seed=1)
-MODEL_RECIPE = cp.DensitySCM(ensemble=2, hidden=(8,), likelihood=BRIEF)
-SEARCH = cp.Search(
-    model=MODEL_RECIPE,
-    draws=cp.PosteriorDraws(3),
-    optimizer=cp.CrossEntropy(candidates=32, elites=6),
-    schedule=Schedule(steps=12, check_every=4, log_every=4),
-)
 
 
 @pytest.fixture(scope="module")
 def model() -> StructuralCausalModel:
     return MODEL_RECIPE.fit(LOG)
-
-
-def policy(
-    numbers: list[float], schema: Schema, rule: object, mean: list[float], spread: list[float]
-) -> SearchedPolicy:
-    weights = {"numbers": torch.tensor(numbers), "returns": torch.zeros(2)}
-    weights |= {"mean": torch.tensor([mean]), "spread": torch.tensor([spread])}
-    return SearchedPolicy(cp.Search(rule=rule), weights, schema, Origin(0, "", ""))  # pyright: ignore[reportArgumentType]
 
 
 def test_an_ordered_dose_is_the_nearest_to_a_squashed_line() -> None:

@@ -12,10 +12,8 @@ import counterpoint as cp
 from counterpoint.cli.column_flags import Columns
 from counterpoint.policies.recommendation import WITHHELD
 from counterpoint.run import Run
-from test_cli import _kill_and_resume, command
-
-FIT = ["scm:density", "--scm.ensemble", "2", "--scm.hidden", "8", "--scm.likelihood.schedule.steps", "100"]
-TABLE = ["--subject", "id", "--time", "t", "--state", "lactate", "--action", "dose", "--reward", "r", "--done", "died"]
+from helpers.cli import command, kill_and_resume
+from helpers.search_commands import FIT, TABLE
 
 
 def table(path: Path) -> Path:
@@ -98,5 +96,5 @@ def test_a_killed_search_resumes_to_the_same_policy(run: Path, tmp_path: Path) -
     shutil.copytree(run, again)
     shutil.rmtree(again / "checkpoints")
     program = ["train", "--run", str(again), "--method", "search", "--save-seconds", "0"]
-    _kill_and_resume(program, [], again / "checkpoints" / "*search.checkpoint.safetensors")
+    kill_and_resume(program, [], again / "checkpoints" / "*search.checkpoint.safetensors")
     assert torch.equal(Run(again).policy.weights()["numbers"], Run(run).policy.weights()["numbers"])

@@ -17,9 +17,9 @@ from counterpoint.learners.search import SearchLearner
 from counterpoint.policies.rule import logged_doses, middle_doses
 from counterpoint.run import Run
 from counterpoint.simulation.models import ModelSimulator
-from test_cli import command
-from test_search import DRIFT, LOG, MODEL_RECIPE, SEARCH, policy
-from test_search_commands import FIT, TABLE
+from helpers.cli import command
+from helpers.search import DRIFT, LOG, MODEL_RECIPE, SEARCH, policy
+from helpers.search_commands import FIT, TABLE
 
 
 def rows(doses: list[float], rewards: list[float] | None = None, episodes: list[int] | None = None) -> Transitions:

@@ -14,24 +14,17 @@ from counterpoint.core.artifacts import read_json
 from counterpoint.core.errors import CounterpointError
 from counterpoint.core.results import read_csv
 from counterpoint.core.seeding import derive
-from counterpoint.nets.laws import Gaussian
-from counterpoint.nets.likelihood import Likelihood
-from counterpoint.ope.problem import OPESettings
-from counterpoint.simulation.selection import RolloutSelection
 from counterpoint.tasks.sepsis import population
+from helpers.sepsis_experiment import BRIEFLY, TINY
 from reproduction.commands.reproduce import Reproduce
 from reproduction.executors import InProcess
 from reproduction.pages.sepsis import nothing_judged, right, sepsis_page
 from reproduction.sepsis import CELL, Sepsis
 from reproduction.sepsis_arms import (
     CTRL_P,
-    EFFECTS,
     PAPER_P,
     PHYSICIAN,
-    Q_LEARNING,
-    SEARCH,
     Fitted,
-    SepsisArms,
     changes_of,
 )
 from reproduction.sepsis_cohort import Split, SyntheticPatients, TableCohort, one_ending, with_numbers
@@ -39,23 +32,6 @@ from reproduction.sepsis_findings import action_counts, discounted, dose_differe
 from reproduction.sepsis_judging import true_values
 
 POLICIES = "D3QN", "CTRL_g", "CTRL_g + search", PAPER_P, CTRL_P, "CTRL_p + search"
-BRIEFLY = OPESettings(others=(), draws=20, critic_draws=4)
-BRIEF = Likelihood(cp.Schedule(steps=20, check_every=10))
-TINY = SepsisArms(
-    scm=cp.DensitySCM(Gaussian(), ensemble=1, hidden=(8,), likelihood=BRIEF),
-    effects=replace(EFFECTS, factors=1, ensemble=1, changes=(), schedule=cp.Schedule(steps=4, check_every=2)),
-    windows=replace(
-        cp.BiCoGAN(factor=cp.LSTMFactor(window=3, width=4)),
-        generator_hidden=(8, 8),
-        encoder_hidden=(8,),
-        discriminator_hidden=(8,),
-        training=replace(cp.BiCoGAN().training, schedule=cp.Schedule(steps=4), batch=16),
-    ),
-    outcome=cp.Outcome(hidden=(8,), likelihood=BRIEF),
-    learner=replace(Q_LEARNING, hidden=(8,), schedule=cp.Schedule(steps=20, check_every=10), batch=16),
-    selection=RolloutSelection(starts=2),
-    search=replace(SEARCH, schedule=cp.Schedule(steps=2, check_every=1), starts=1, choosing_starts=2),
-)
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,9 @@ from counterpoint.models.scm.random_effects import RandomEffects
 from counterpoint.nets.training import Monitor, Schedule
 from counterpoint.tasks.base import Task
 from counterpoint.tasks.cartpole import CartPole
+from helpers.grid import PROTOCOL as TINY_PROTOCOL
+from helpers.grid import TINY, TINY_CTRL_G, tiny_grid
+from helpers.hd import PROTOCOL
 from reproduction.executors import InProcess, Joblib
 from reproduction.grid import Grid, logs
 from reproduction.hd import HD
@@ -29,9 +32,6 @@ from reproduction.hd_arms import HDArm
 from reproduction.runner import run
 from reproduction.shared_models import SECONDS, SharedModels
 from reproduction.workers import silent
-from test_grid import PROTOCOL as TINY_PROTOCOL
-from test_grid import TINY, TINY_CTRL_G, tiny_grid
-from test_hd import PROTOCOL
 
 SHAPES = False
 

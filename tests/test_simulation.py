@@ -27,7 +27,7 @@ from counterpoint.simulation.rollout import Actor, Noise, Rollout, RolloutStep, 
 from counterpoint.simulation.selection import CheckpointSelector, RolloutSelection
 from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks.cartpole import CartPole
-from recipes import BRIEF, DENSITY, DYNAMICS, MODELS, ROWS, SCMS
+from helpers.recipes import BRIEF, DENSITY, DYNAMICS, MODELS, ROWS, SCMS
 
 TASK = CartPole()
 NOISES: dict[str, FreshNoise | NoisePool] = {"fresh": FreshNoise(), "pool": NoisePool()}

@@ -7,7 +7,7 @@ import pytest
 import counterpoint as cp
 from counterpoint.data.tables.patients import read_patients
 from counterpoint.data.tables.spelling import alike_ids, alike_note, level_notes, refuse_totals, stray_number_note
-from tables import refused
+from helpers.tables import refused
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from counterpoint.simulation.augmentation import Augmenter
 from counterpoint.simulation.streaming import AugmentationWork, StoredPieces, augment
 from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks.cartpole import CartPole
-from recipes import DENSITY
+from helpers.recipes import DENSITY
 
 TASK = CartPole()
 ROWS = simulate(TASK, random_policy(TASK), 12, 20, 0)

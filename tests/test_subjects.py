@@ -20,7 +20,7 @@ from counterpoint.simulation.augmentation import Augmenter
 from counterpoint.simulation.models import ModelSimulator
 from counterpoint.simulation.rollout import Rollout
 from counterpoint.tasks.base import Task
-from recipes import DENSITY
+from helpers.recipes import DENSITY
 
 DOSES = cp.Discrete.of([-1.0, 0.0, 1.0])
 SUBJECTS, STEPS = 30, 12

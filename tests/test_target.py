@@ -11,8 +11,8 @@ from counterpoint.data.jobs import Job
 from counterpoint.data.schema import Schema
 from counterpoint.ope.target import DRAWS, EpsilonMixture, Stochastic, target
 from counterpoint.policies.personal import PersonalPolicy
-from effects import BRIEF
-from test_personal import GROUPED, ROWS, SEARCH, TASK
+from helpers.effects import BRIEF
+from helpers.personal import GROUPED, ROWS, SEARCH, TASK
 
 SHAPES = False
 WARD = cp.Ward()

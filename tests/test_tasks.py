@@ -22,7 +22,7 @@ from counterpoint.simulation.trials import random_policy, simulate, simulate_pop
 from counterpoint.tasks import hiv, synthetic, tumour
 from counterpoint.tasks.cartpole import PLANETS, CartPole
 from counterpoint.tasks.synthetic import PROBLEMS, SIMPSON_SYMPROD, TRIANGLE_NLIN, sample
-from recipes import BRIEF, DENSITY
+from helpers.recipes import BRIEF, DENSITY
 
 
 def stays() -> Transitions:

@@ -9,7 +9,7 @@ import pytest
 from counterpoint.core.errors import CounterpointWarning
 from counterpoint.data.tables.dataframe import from_dataframe
 from counterpoint.data.transitions import Transitions
-from tables import refused
+from helpers.tables import refused
 
 HOW: dict[str, Any] = {"subject": "id", "time": "t", "state": "x", "action": "a", "reward": "r", "last": "truncate"}
 

@@ -13,7 +13,7 @@ from counterpoint.data.tables import user_files
 from counterpoint.data.tables.dataframe import from_dataframe
 from counterpoint.data.tables.inspection import check
 from counterpoint.data.tables.user_files import check_file
-from tables import ROLES, refused, ward
+from helpers.tables import ROLES, refused, ward
 
 FEW = 2_000_000
 """Bytes, in place of what any packed table may unpack to."""

@@ -11,8 +11,8 @@ import pytest
 from counterpoint.cli import train
 from counterpoint.learners.methods import named_arms
 from counterpoint.nets.training import Schedule
-from test_cli import command
-from test_personal_commands import EFFECTS, TABLE, table
+from helpers.cli import command
+from helpers.personal_commands import EFFECTS, TABLE, table
 
 UPDATES = 10
 

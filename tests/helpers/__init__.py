@@ -1,0 +1,1 @@
+"""What several test modules share: small tables, tasks and recipes, and ways of calling commands."""
