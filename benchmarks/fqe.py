@@ -22,9 +22,8 @@ from counterpoint.learners.d3qn import QLearner, QLoss, table
 from counterpoint.learners.search import SearchedPolicy
 from counterpoint.nets.stacked import initialise
 from counterpoint.nets.training import Monitor, Schedule, train
-from counterpoint.ope.critic import fitted_q_evaluation
-from counterpoint.ope.episodes import Episodes, Question, resampled
-from counterpoint.ope.fqe import FQE
+from counterpoint.ope.fqe import FQE, fitted_q_evaluation
+from counterpoint.ope.problem import Episodes, Question, resampled
 from counterpoint.tasks.base import KnownSCM
 from counterpoint.tasks.sepsis import SyntheticSepsis, physician, protocol
 

@@ -21,15 +21,17 @@ from torch import Tensor
 
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
-from counterpoint.ope.critic import Critic, fitted_q_evaluation
-from counterpoint.ope.doubly_robust import doubly_robust, magic, weighted_doubly_robust
-from counterpoint.ope.episodes import Episodes, Question
-from counterpoint.ope.weighting import (
+from counterpoint.ope.estimators import (
+    doubly_robust,
     importance_sampling,
+    magic,
     per_decision_importance_sampling,
     per_decision_weighted_importance_sampling,
+    weighted_doubly_robust,
     weighted_importance_sampling,
 )
+from counterpoint.ope.fqe import Critic, fitted_q_evaluation
+from counterpoint.ope.problem import Episodes, Question
 
 EPISODES, STEPS, ACTIONS, DISCOUNT = 200, 8, 3, 0.95
 PEERS = {

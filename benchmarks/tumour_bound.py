@@ -14,7 +14,7 @@ import torch
 from numpy import ndarray
 
 from counterpoint.core.results import markdown_table, provenance
-from counterpoint.ope.episodes import Episodes
+from counterpoint.ope.problem import Episodes
 from counterpoint.tasks.tumour import CHEMO_DOSE
 from reproduction.tasks.tumour_benchmark import DEATH, NOISE, Cohort, relative_change
 from reproduction.tasks.tumour_questions import SEEDS, Questions, tumour_data

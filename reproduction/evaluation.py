@@ -16,8 +16,7 @@ from counterpoint.core.errors import require
 from counterpoint.core.results import made_by, provenance, where, write_csv, write_json
 from counterpoint.core.seeding import derive
 from counterpoint.core.settings import Count, Positive, check_settings
-from counterpoint.ope.evaluation import evaluate
-from counterpoint.ope.problem import OPESettings
+from counterpoint.ope.evaluation import OPESettings, evaluate
 from reproduction.cells import carry_out, read_rows, refuse_failures, write_rows
 from reproduction.executors import Executor, InProcess
 from reproduction.grid import code_version

@@ -17,7 +17,7 @@ from counterpoint.data.schema import Schema
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
 from counterpoint.ope.behaviour import BoostedTrees
-from counterpoint.ope.problem import BehaviourRecipe
+from counterpoint.ope.evaluation import BehaviourRecipe
 from counterpoint.ope.true_return import returns
 from counterpoint.simulation.trials import simulate
 from counterpoint.tasks.base import KnownSCM

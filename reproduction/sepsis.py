@@ -18,7 +18,7 @@ from counterpoint.core.settings import Count, Positive, check_settings
 from counterpoint.data import storage
 from counterpoint.nets.training import Monitor
 from counterpoint.ope.behaviour import Logistic
-from counterpoint.ope.problem import OPESettings
+from counterpoint.ope.evaluation import OPESettings
 from counterpoint.ope.result import Evaluation
 from counterpoint.policies.personal import PersonalPolicy
 from reproduction.cells import carry_out, read_rows, refuse_failures, write_rows

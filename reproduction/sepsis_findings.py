@@ -7,8 +7,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from counterpoint.data.transitions import Transitions
+from counterpoint.ope.problem import known_in_rows, target
 from counterpoint.ope.result import Evaluation
-from counterpoint.ope.target import known_in_rows, target
 from counterpoint.policies.base import Policy
 from counterpoint.policies.personal import PersonalPolicy
 from counterpoint.policies.q import QPolicy

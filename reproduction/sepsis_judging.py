@@ -12,9 +12,8 @@ from counterpoint.data.transitions import Transitions
 from counterpoint.models.base import Model
 from counterpoint.models.scm.base import StructuralCausalModel
 from counterpoint.nets.training import Monitor
-from counterpoint.ope.evaluation import Asked, conclude
+from counterpoint.ope.evaluation import Asked, OPESettings, conclude, estimate_behaviours, lay_beside, whole_log
 from counterpoint.ope.model_based import Inside
-from counterpoint.ope.problem import OPESettings, estimate_behaviours, lay_beside, whole_log
 from counterpoint.ope.result import Evaluation
 from counterpoint.ope.true_return import returns
 from counterpoint.tasks.sepsis import SyntheticSepsis, physician, population

@@ -10,10 +10,9 @@ import torch
 
 import counterpoint as cp
 from counterpoint.core.statistics import Interval
+from counterpoint.ope.estimators import logged_return, widened
+from counterpoint.ope.evaluation import RECOMMENDED, OPEProblem, OPESettings, chance, lay_beside
 from counterpoint.ope.intervals import interval_of, paired_interval
-from counterpoint.ope.one_step import widened
-from counterpoint.ope.problem import RECOMMENDED, OPEProblem, OPESettings, chance, lay_beside
-from counterpoint.ope.weighting import logged_return
 from helpers.judge import GENTLE, LOGGED, Lottery
 
 SHAPES = False

@@ -12,15 +12,15 @@ from counterpoint.core.statistics import Interval
 from counterpoint.data.schema import Column, Schema
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
-from counterpoint.ope.cells import CellCounts, CellFQE
-from counterpoint.ope.critic import Critic, fitted_q_evaluation
-from counterpoint.ope.episodes import Episodes, Question, resampled, subject_folds
-from counterpoint.ope.one_step import (
+from counterpoint.ope.estimators import (
     one_step_doubly_robust,
     one_step_effective_sample_size,
     one_step_largest_share,
     widened,
 )
+from counterpoint.ope.fqe import Critic, fitted_q_evaluation
+from counterpoint.ope.problem import Episodes, Question, resampled, subject_folds
+from counterpoint.ope.tabular import CellCounts, CellFQE
 from counterpoint.simulation.trials import simulate
 from helpers.tables import refused
 from reproduction.tasks import icu_sepsis

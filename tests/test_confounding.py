@@ -8,7 +8,7 @@ from torch import Tensor
 
 import counterpoint as cp
 from counterpoint.ope.confounding import STRONGEST, Confounding, bounded, bounds, extremes, lost_at, weight_range
-from counterpoint.ope.episodes import Episodes, Question, resampled
+from counterpoint.ope.problem import Episodes, Question, resampled
 
 WARD = cp.Ward()
 ROWS = cp.simulate(WARD, cp.random_policy(WARD), trials=60, steps=4, seed=0)

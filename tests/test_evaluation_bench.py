@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from counterpoint.core.results import read_csv
-from counterpoint.ope.problem import OPESettings
+from counterpoint.ope.evaluation import OPESettings
 from helpers.evaluation_bench import CHANCE, EXPERT
 from helpers.tables import refused
 from reproduction import evaluation

@@ -11,10 +11,8 @@ from counterpoint.data.schema import Column, Schema
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import GOES_ON, Transitions, concatenate
 from counterpoint.nets.training import Monitor
-from counterpoint.ope.backups import feasible
-from counterpoint.ope.critic import Critic, fitted_q_evaluation
-from counterpoint.ope.episodes import Episodes, Question, resampled
-from counterpoint.ope.fqe import FQE
+from counterpoint.ope.fqe import FQE, Critic, feasible, fitted_q_evaluation
+from counterpoint.ope.problem import Episodes, Question, resampled
 from helpers.tables import refused
 
 STATES, ACTIONS, STEPS, SUBJECTS = 4, 3, 6, 120

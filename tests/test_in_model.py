@@ -8,10 +8,8 @@ import torch
 import counterpoint as cp
 from counterpoint.data.jobs import Origin
 from counterpoint.learners.search import SearchedPolicy
-from counterpoint.ope.episodes import Episodes
-from counterpoint.ope.in_model import counterfactual_value, value_in_model
-from counterpoint.ope.member_returns import MemberReturns
-from counterpoint.ope.replay import replay
+from counterpoint.ope.model_based import MemberReturns, counterfactual_value, replay, value_in_model
+from counterpoint.ope.problem import Episodes
 from counterpoint.simulation.rollout import Rollout, TaskSimulator
 from counterpoint.simulation.truth import TrueModel
 from helpers.recipes import BRIEF
@@ -118,7 +116,7 @@ def test_a_fitted_model_is_asked_in_every_member() -> None:
 def test_every_part_of_many_episodes_meets_noise_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Episodes simulated apart are as independent as those simulated side by side: from one first state, and under one
     seed for all parts, both parts would earn the same."""
-    monkeypatch.setattr("counterpoint.ope.in_model.AT_ONCE", 64)
+    monkeypatch.setattr("counterpoint.ope.model_based.AT_ONCE", 64)
     first = torch.zeros_like(LOG.step).index_fill_(0, EPISODES.places[:2, 0], 1).bool()
     alike = replace(LOG[first], state=LOG.state[:1].repeat(2, 1))
     long = replace(Episodes.of(alike), places=torch.tensor([[0] + [-1] * (STEPS - 1), [1] + [-1] * (STEPS - 1)]))

@@ -12,9 +12,8 @@ import counterpoint as cp
 from counterpoint.data.schema import Schema
 from counterpoint.ope.compare import PolicyComparison, compare
 from counterpoint.ope.diagnostics import Partition, by_group, by_severity, never_given, strayed
-from counterpoint.ope.episodes import Episodes, Question
-from counterpoint.ope.evaluation import evaluate
-from counterpoint.ope.problem import RECOMMENDED
+from counterpoint.ope.evaluation import RECOMMENDED, evaluate
+from counterpoint.ope.problem import Episodes, Question
 from counterpoint.ope.result import Estimate, Evaluation
 from counterpoint.ope.verdict import Limits, VerdictEvidence, verdict
 from counterpoint.policies.base import Verdict

@@ -14,19 +14,21 @@ from torch import Tensor
 
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
-from counterpoint.ope.critic import Critic
-from counterpoint.ope.doubly_robust import _least, doubly_robust, magic, weighted_doubly_robust
-from counterpoint.ope.episodes import Episodes, Question
-from counterpoint.ope.fqe import FQE
-from counterpoint.ope.weighting import (
+from counterpoint.ope.estimators import (
+    _least,
+    doubly_robust,
     effective_sample_size,
     importance_sampling,
     largest_weight_share,
     logged_return,
+    magic,
     per_decision_importance_sampling,
     per_decision_weighted_importance_sampling,
+    weighted_doubly_robust,
     weighted_importance_sampling,
 )
+from counterpoint.ope.fqe import FQE, Critic
+from counterpoint.ope.problem import Episodes, Question
 from helpers.tables import refused
 
 Step = tuple[int, int, float]

@@ -9,9 +9,9 @@ from torch import Tensor
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
 from counterpoint.ope import intervals
-from counterpoint.ope.episodes import Episodes, Question, resampled, subject_folds
+from counterpoint.ope.estimators import logged_return, weighted_importance_sampling
 from counterpoint.ope.intervals import bca, interval_of, paired_interval
-from counterpoint.ope.weighting import logged_return, weighted_importance_sampling
+from counterpoint.ope.problem import Episodes, Question, resampled, subject_folds
 from helpers.tables import refused
 
 

@@ -5,10 +5,10 @@ import torch
 
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
-from counterpoint.ope.critic import Critic
 from counterpoint.ope.diagnostics import diagnose
-from counterpoint.ope.episodes import Episodes, Question
-from counterpoint.ope.one_step import one_step_doubly_robust, one_step_effective_sample_size, one_step_largest_share
+from counterpoint.ope.estimators import one_step_doubly_robust, one_step_effective_sample_size, one_step_largest_share
+from counterpoint.ope.fqe import Critic
+from counterpoint.ope.problem import Episodes, Question
 
 ONE = torch.ones(1, 1, dtype=torch.double)
 

@@ -13,8 +13,8 @@ from counterpoint.data.transitions import Transitions
 from counterpoint.models.base import SubjectFactors, Tracker
 from counterpoint.models.groups import Groups
 from counterpoint.nets.training import Schedule
-from counterpoint.ope.episodes import Episodes
-from counterpoint.ope.in_model import value_in_model
+from counterpoint.ope.model_based import value_in_model
+from counterpoint.ope.problem import Episodes
 from counterpoint.ope.true_return import true_returns
 from counterpoint.policies.personal import PersonalPolicy
 from counterpoint.simulation.truth import TrueModel

@@ -10,18 +10,17 @@ from torch import Tensor
 import counterpoint as cp
 from counterpoint.data.return_range import ReturnRange
 from counterpoint.ope.compare import compare
-from counterpoint.ope.episodes import Episodes, Question
 from counterpoint.ope.evaluation import evaluate
 from counterpoint.ope.model_based import Inside
-from counterpoint.ope.possible import hold, hold_difference, possible_range
-from counterpoint.ope.result import Estimate, Evaluation
+from counterpoint.ope.problem import Episodes, Question
+from counterpoint.ope.result import Estimate, Evaluation, hold, hold_difference, possible_range
 from counterpoint.ope.verdict import verdict
 from counterpoint.page.judged import interval, judged
 from helpers.judge import GENTLE, GOOD, LOGGED, QUICK, STEPS
 
 SHAPES = False
 RANGE = ReturnRange(-303.0, 0.0)
-CASE = "counterpoint.ope.problem"
+CASE = "counterpoint.ope.evaluation"
 PATIENTS = LOGGED[LOGGED.subject < 80]
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 import counterpoint as cp
 from counterpoint.data.jobs import Origin
 from counterpoint.models.scm.base import StructuralCausalModel
-from counterpoint.ope.replay import replay
+from counterpoint.ope.model_based import replay
 from counterpoint.policies.searched import SearchedPolicy
 from counterpoint.policies.values import action_values, state_values
 from helpers.effects import by_hand, logged

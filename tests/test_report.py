@@ -18,8 +18,8 @@ from counterpoint.cli.check_scm import examine
 from counterpoint.core.artifacts import write_text
 from counterpoint.learners.search import SearchedPolicy
 from counterpoint.ope.confounding import Bound
+from counterpoint.ope.problem import EpsilonMixture
 from counterpoint.ope.result import BehaviourFound, Diagnostics, Estimate, Evaluation, Part, Sensitivity
-from counterpoint.ope.target import EpsilonMixture
 from counterpoint.page import cells
 from counterpoint.page.choices import choices_of
 from counterpoint.page.cohort import cohort, mean_of, records_of

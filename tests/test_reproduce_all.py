@@ -16,7 +16,7 @@ from counterpoint.core.results import hardware
 from counterpoint.learners.methods import CTRL_G
 from counterpoint.models.scm.random_effects import RandomEffects
 from counterpoint.nets.training import Schedule
-from counterpoint.ope.problem import OPESettings
+from counterpoint.ope.evaluation import OPESettings
 from helpers.classic import SEARCH
 from helpers.evaluation_bench import CHANCE, EXPERT
 from helpers.grid import TINY, TINY_CTRL_G, tiny_grid

@@ -9,7 +9,7 @@ from torch import Tensor
 import counterpoint as cp
 from counterpoint.data.jobs import Job
 from counterpoint.data.schema import Schema
-from counterpoint.ope.target import DRAWS, EpsilonMixture, Stochastic, target
+from counterpoint.ope.problem import DRAWS, EpsilonMixture, Stochastic, target
 from counterpoint.policies.personal import PersonalPolicy
 from helpers.effects import BRIEF
 from helpers.personal import GROUPED, ROWS, SEARCH, TASK

@@ -43,11 +43,10 @@ from counterpoint.nets.laws import Gaussian, Mixture, SkewedSpline, Spline
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Monitor, Schedule
 from counterpoint.ope.behaviour import BoostedTrees, Logistic, NearestNeighbours
-from counterpoint.ope.evaluation import evaluate
+from counterpoint.ope.evaluation import OPESettings, evaluate
 from counterpoint.ope.fqe import FQE
-from counterpoint.ope.problem import OPESettings
+from counterpoint.ope.problem import EpsilonMixture
 from counterpoint.ope.result import Evaluation
-from counterpoint.ope.target import EpsilonMixture
 from counterpoint.ope.true_return import true_return
 from counterpoint.policies.base import Policy, PolicyLearner, Verdict
 from counterpoint.policies.recommendation import recommend

@@ -9,8 +9,8 @@ from torch import Tensor
 import counterpoint as cp
 from counterpoint.data.schema import Schema
 from counterpoint.ope.confounding import Confounding
-from counterpoint.ope.episodes import Episodes
-from counterpoint.ope.problem import OPESettings
+from counterpoint.ope.evaluation import OPESettings
+from counterpoint.ope.problem import Episodes
 from counterpoint.ope.result import Diagnostics, Estimate
 from counterpoint.ope.verdict import VerdictEvidence
 

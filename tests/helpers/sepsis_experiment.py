@@ -5,7 +5,7 @@ from dataclasses import replace
 import counterpoint as cp
 from counterpoint.nets.laws import Gaussian
 from counterpoint.nets.likelihood import Likelihood
-from counterpoint.ope.problem import OPESettings
+from counterpoint.ope.evaluation import OPESettings
 from counterpoint.simulation.selection import RolloutSelection
 from reproduction.sepsis_arms import (
     EFFECTS,

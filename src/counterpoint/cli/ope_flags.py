@@ -5,8 +5,8 @@ from typing import Literal
 
 from counterpoint.ope.behaviour import BoostedTrees, Logistic, NearestNeighbours
 from counterpoint.ope.confounding import Confounding
-from counterpoint.ope.problem import OPESettings
-from counterpoint.ope.target import EpsilonMixture
+from counterpoint.ope.evaluation import OPESettings
+from counterpoint.ope.problem import EpsilonMixture
 
 Name = Literal["logistic", "trees", "neighbours"]
 RECIPES: dict[Name, Logistic | BoostedTrees | NearestNeighbours] = {

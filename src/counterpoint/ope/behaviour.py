@@ -20,7 +20,7 @@ from counterpoint.core.settings import Amount, Fraction, Positive, Share, check_
 from counterpoint.data.jobs import spread_levels
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
-from counterpoint.ope.episodes import subject_folds
+from counterpoint.ope.problem import subject_folds
 from counterpoint.policies.base import action_numbers
 
 EDGES = (0.0, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)

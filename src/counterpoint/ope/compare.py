@@ -11,12 +11,18 @@ from counterpoint.core.settings import check_settings, checked
 from counterpoint.data.transitions import Transitions
 from counterpoint.models.base import Model
 from counterpoint.nets.training import Monitor
-from counterpoint.ope.evaluation import Asked, conclude
+from counterpoint.ope.evaluation import (
+    Asked,
+    OPEProblem,
+    OPESettings,
+    conclude,
+    estimate_behaviours,
+    lay_beside,
+    whole_log,
+)
 from counterpoint.ope.model_based import Inside
-from counterpoint.ope.possible import hold_difference
-from counterpoint.ope.problem import OPEProblem, OPESettings, estimate_behaviours, lay_beside, whole_log
-from counterpoint.ope.result import KNOWN, Estimate, Evaluation, read_back
-from counterpoint.ope.target import Stochastic
+from counterpoint.ope.problem import Stochastic
+from counterpoint.ope.result import KNOWN, Estimate, Evaluation, hold_difference, read_back
 from counterpoint.policies.base import Policy
 
 FORMAT = "counterpoint-comparison/1"

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from counterpoint.core.errors import require
 from counterpoint.core.settings import Range, check_settings
-from counterpoint.ope.episodes import Question
-from counterpoint.ope.weighting import relative_weight, rewards
+from counterpoint.ope.estimators import relative_weight, rewards
+from counterpoint.ope.problem import Question
 
 STRONGEST = 20.0
 """Strengths beyond this are not looked at."""

@@ -13,12 +13,16 @@ from counterpoint.core.seeding import derive, generator
 from counterpoint.data.jobs import spread_levels
 from counterpoint.data.schema import Schema
 from counterpoint.data.transitions import Transitions
-from counterpoint.ope.cells import all_categories
-from counterpoint.ope.episodes import Episodes, Question, subject_folds
-from counterpoint.ope.one_step import one_step_effective_sample_size, one_step_largest_share
+from counterpoint.ope.estimators import (
+    by_subject,
+    effective_sample_size,
+    one_step_effective_sample_size,
+    one_step_largest_share,
+    rewards,
+)
+from counterpoint.ope.problem import Episodes, Probabilities, Question, subject_folds
 from counterpoint.ope.result import Diagnostics
-from counterpoint.ope.target import Probabilities
-from counterpoint.ope.weighting import by_subject, effective_sample_size, rewards
+from counterpoint.ope.tabular import all_categories
 from counterpoint.policies.personal import PersonalPolicy
 
 ASKED = 5000

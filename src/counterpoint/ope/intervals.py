@@ -17,7 +17,7 @@ from counterpoint.core.errors import require
 from counterpoint.core.seeding import derive
 from counterpoint.core.settings import Positive, Share, checked
 from counterpoint.core.statistics import Interval
-from counterpoint.ope.episodes import Question, resampled, subject_folds
+from counterpoint.ope.problem import Question, resampled, subject_folds
 
 Counts = Float[Tensor, "b subjects"]
 Estimator = Callable[[Question, Counts], Float[Tensor, " b"]]

@@ -23,8 +23,8 @@ from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
 from counterpoint.nets.training import Monitor
 from counterpoint.ope.behaviour import Behaviour, BehaviourModel
-from counterpoint.ope.critic import CriticRecipe, subjects_of
-from counterpoint.ope.episodes import Question
+from counterpoint.ope.fqe import CriticRecipe, subjects_of
+from counterpoint.ope.problem import Question
 from counterpoint.policies.base import action_numbers
 
 CLOSE = 1e-4
