@@ -48,10 +48,6 @@ class Head(ABC):
         """Centre and unit of y inside the network; its mean and standard deviation unless the head has its own."""
         return mean, scale
 
-    def step(self, network: "HeadNetwork", context: Tensor, state: Tensor, noise: Tensor) -> Float[Tensor, "k n d"]:
-        """s + a draw of the network's law by that noise; a head may know a faster way."""
-        return state + network.sample(context, noise)
-
 
 class HeadNetwork(nn.Module):
     """K members of p(y | context); the members' own means and standard deviations standardise inputs and outputs."""
@@ -100,7 +96,7 @@ class HeadMechanism(Mechanism):
         self.network, self.members, self.context_width = network, network.members, network.context.mean.shape[-1]
 
     def predict(self, context: Tensor, state: Tensor, noise: Tensor) -> Tensor:
-        return self.network.head.step(self.network, context, state, noise)
+        return state + self.network.sample(context, noise)
 
     def prior(self, count: int, random: torch.Generator) -> Float[Tensor, "n u"]:
         return self.network.chance((count,), random)

@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from counterpoint.models.dynamics.base import DynamicsRecipe, Head, HeadNetwork, normal
+from counterpoint.models.dynamics.base import DynamicsRecipe, Head, normal
 from counterpoint.nets.laws import LOG_ROOT_TWO_PI, bounded_log_scale
 
 
@@ -29,15 +28,6 @@ class DiagonalGaussian(Head):
     def sample(self, raw: Float[Tensor, "*n w"], chance: Float[Tensor, "*n c"], size: int) -> Float[Tensor, "*n d"]:
         mean, log_scale = _parts(raw)
         return mean + log_scale.exp() * chance
-
-    def step(self, network: HeadNetwork, context: Tensor, state: Tensor, noise: Tensor) -> Float[Tensor, "k n d"]:
-        """On a GPU, without gradients, by one kernel where the network is small."""
-        if context.is_cuda and not torch.is_grad_enabled() and find_spec("triton"):
-            from counterpoint.models.dynamics.gaussian_kernel import gaussian_step, layers_that_fit
-
-            if layers := layers_that_fit(network):
-                return gaussian_step(network, layers, context, state, noise)
-        return super().step(network, context, state, noise)
 
 
 def _parts(raw: Tensor) -> tuple[Tensor, Tensor]:
