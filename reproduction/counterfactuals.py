@@ -39,8 +39,7 @@ from reproduction.estimators import about_seconds, auto_candidates, estimators, 
 from reproduction.executors import Executor, InProcess
 from reproduction.grid import code_version
 from reproduction.measures.counterfactual_error import CounterfactualError, questions, score
-from reproduction.pages.counterfactuals import COLUMNS, Expected, counterfactuals_page
-from reproduction.pages.heatmap import counterfactual_errors
+from reproduction.pages.counterfactuals import COLUMNS, Expected, counterfactual_errors, counterfactuals_page
 from reproduction.peers_dowhy import DoWhyGCM
 from reproduction.workers import Report, silent
 

@@ -21,7 +21,7 @@ from reproduction.cells import carry_out, read_rows, refuse_failures, write_rows
 from reproduction.executors import Executor, InProcess
 from reproduction.grid import code_version
 from reproduction.known_policies import GROUNDS, Ground
-from reproduction.pages.evaluation_bench import COLUMNS, evaluation_bench_figure, evaluation_bench_page
+from reproduction.pages.evaluation import COLUMNS, evaluation_figure, evaluation_page
 from reproduction.workers import Report, silent
 
 TRUTH, KEPT = ("policy", "truth", "silent"), (*COLUMNS, "seconds")
@@ -108,8 +108,8 @@ class EvaluationBenchmark:
         write_csv(rows, out / f"{self.name}.csv", COLUMNS)
         write_json({**encode(self), **made_by(cells, "task"), **provenance()}, out / f"{self.name}.settings.json")
         if rows:
-            write_text(out / f"{self.name}.md", evaluation_bench_page(rows, command or "EvaluationBenchmark().run"))
-            evaluation_bench_figure(rows, out / f"{self.name}.png")
+            write_text(out / f"{self.name}.md", evaluation_page(rows, command or "EvaluationBenchmark().run"))
+            evaluation_figure(rows, out / f"{self.name}.png")
         return rows
 
 

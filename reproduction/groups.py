@@ -30,7 +30,7 @@ from counterpoint.tasks.cartpole import PLANETS, STATE_SCALE, CartPole
 from reproduction.cells import carry_out, read_rows, refuse_failures, write_rows
 from reproduction.executors import Executor
 from reproduction.grid import code_version
-from reproduction.pages.factors import factors_figure, groups_page
+from reproduction.pages.groups import factors_figure, groups_page
 from reproduction.workers import Report, silent
 
 COLUMNS = ("noise", "trials_per_subject", "seed", "groups", "factors", "accuracy", "bound")
@@ -128,7 +128,7 @@ class GroupAccuracy:
         write_csv(rows, out / f"{self.name}.csv", COLUMNS)
         write_json({**encode(self), **made_by(kept, "noise"), **provenance()}, out / f"{self.name}.settings.json")
         refuse_failures(failed, len(cells), "cells")
-        write_text(out / f"{self.name}.md", groups_page(rows))
+        write_text(out / f"{self.name}.md", groups_page(rows, "python -m reproduction groups"))
         _draw(self, out / f"{self.name}.png")
         return rows
 

@@ -290,7 +290,7 @@ def test_the_choice_is_judged_against_the_best_candidate() -> None:
 def test_the_page_says_who_is_not_asked_and_why() -> None:
     page = counterfactuals_page(rows_of(ERRORS), EXPECTED, "counterpoint bench counterfactuals")
     assert "10 of 10 cells (scm × rows × method × seed) are filled, 100%." in page
-    assert "Not asked about b, because two knows no b: two." in page
+    assert "Not run on b, because two knows no b: two." in page
     assert "| two | 0.105 | – |" in page
     assert "By `counterpoint bench counterfactuals`." in page
     assert "nan" not in page

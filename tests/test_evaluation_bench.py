@@ -14,7 +14,7 @@ from helpers.tables import refused
 from reproduction import evaluation
 from reproduction.evaluation import EvaluationBenchmark
 from reproduction.known_policies import GROUNDS, finite_ground, tumour_ground
-from reproduction.pages.evaluation_bench import COLUMNS, evaluation_bench_page, right
+from reproduction.pages.evaluation import COLUMNS, evaluation_page, right
 from reproduction.tasks.finite import FiniteProcess
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -67,14 +67,14 @@ def test_a_verdict_is_right_that_lets_the_truth_pass_or_refuses() -> None:
 def test_pairs_count_that_lie_farther_apart_than_their_intervals_are_wide() -> None:
     """Widths are 2: a and c, b and c lie 3 and 2.5 apart, of which the second is ordered wrongly; a and b do not."""
     rows = [row("a", 0.0, 0.0), row("b", 9.0, 0.5), row("c", 4.0, 3.0), row("d", 0.0, 9.0, silent=True)]
-    page = evaluation_bench_page(rows, "command")
+    page = evaluation_page(rows, "command")
     assert "| t | 2 | 0.50 | 3 | 0.67 |" in page
 
 
 def test_the_page_says_that_the_expert_of_icu_sepsis_is_an_easy_test() -> None:
-    easy = "In ICU-Sepsis random actions are worth as much as the expert's"
-    assert easy in evaluation_bench_page([row("expert", 0.8, 0.78, task="icu-sepsis")], "command")
-    assert easy not in evaluation_bench_page([row("expert", 0.8, 0.78)], "command")
+    easy = "In ICU-Sepsis random actions have the same mean return as the expert's"
+    assert easy in evaluation_page([row("expert", 0.8, 0.78, task="icu-sepsis")], "command")
+    assert easy not in evaluation_page([row("expert", 0.8, 0.78)], "command")
 
 
 def test_the_kept_values_of_icu_sepsis_bear_out_what_the_page_says() -> None:
@@ -86,7 +86,7 @@ def test_the_kept_values_of_icu_sepsis_bear_out_what_the_page_says() -> None:
     assert {name: round(truth[name], 4) for name in ("expert", "optimal")} == {
         name: kept[name] for name in ("expert", "optimal")
     }
-    assert (RESULTS / "evaluation.md").read_text() == evaluation_bench_page(rows, "counterpoint bench evaluation")
+    assert (RESULTS / "evaluation.md").read_text() == evaluation_page(rows, "python -m reproduction evaluation")
 
 
 def test_truth_by_simulation_is_the_mean_return_of_logs() -> None:

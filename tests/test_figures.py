@@ -15,7 +15,7 @@ from counterpoint.core import results
 from counterpoint.core.errors import CounterpointError
 from counterpoint.page import returns as figures
 from counterpoint.page import style
-from reproduction.pages import heatmap
+from reproduction.pages.counterfactuals import counterfactual_errors
 from reproduction.pages.paper import paper_points, paper_returns_by_gravity, paper_returns_by_size
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -66,7 +66,7 @@ DRAWINGS = {
     ),
     "paired_differences": (figures.paired_differences, differences),
     "demo_figure": (lambda rows, path: figures.demo_figure(rows, path, random_return=21.0, ceiling=500.0), seeds),
-    "counterfactual_errors": (heatmap.counterfactual_errors, errors),
+    "counterfactual_errors": (counterfactual_errors, errors),
 }
 
 
@@ -165,14 +165,14 @@ def test_a_forest_of_many_groups_is_no_taller_than_a_page_and_hides_empty_panels
 
 def test_error_map_prints_each_number_and_bolds_the_best(drawn, tmp_path: Path) -> None:
     rows = [*errors(), {"scm": "tumour", "method": "flow", "error": 0.3}]
-    heatmap.counterfactual_errors(rows, tmp_path / "figure.png")
+    counterfactual_errors(rows, tmp_path / "figure.png")
     texts = {text.get_text(): text.get_fontweight() for text in drawn[0].axes[0].texts}
     assert texts == {"0.2": "bold", "0.4": "normal", "2": "bold", "–": "normal"}  # 0.2: the mean of 0.1 and 0.3
 
 
 def test_error_map_of_many_scms_has_room_for_its_numbers(drawn, tmp_path: Path) -> None:
     rows = [{"scm": f"scm {i}", "method": "flow", "error": error} for i, error in enumerate([0.01234, 0, 1.26] * 4)]
-    heatmap.counterfactual_errors(rows, tmp_path / "figure.png")
+    counterfactual_errors(rows, tmp_path / "figure.png")
     axes, renderer = drawn[0].axes[0], drawn[0].canvas.get_renderer()
     assert [text.get_text() for text in axes.texts[:3]] == [".012", "0", "1.3"]
     places = [text.get_window_extent(renderer) for text in axes.texts]
@@ -195,7 +195,7 @@ def test_missing_columns_and_bad_errors_are_named(tmp_path: Path) -> None:
     with pytest.raises(CounterpointError, match="no rows"):
         figures.demo_figure([], tmp_path / "f.png")
     with pytest.raises(CounterpointError, match="row 0 has error -1"):
-        heatmap.counterfactual_errors([{"scm": "a", "method": "b", "error": -1.0}], tmp_path / "f.png")
+        counterfactual_errors([{"scm": "a", "method": "b", "error": -1.0}], tmp_path / "f.png")
 
 
 def test_a_failed_figure_leaves_the_old_one(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_the_headline_in_words(ours: tuple[float, float], said: str) -> None:
     found = Headline.of(scores(ours=ours, a=(50.0, 50.0), b=(60.0, 60.0)), ["ours"], ["a", "b"])
     text = found.text("at {} trials")
     assert text.startswith(said)
-    assert text.endswith("over 20 seeds, by 95% intervals that hold together for all 4 comparisons (max-t over swaps of"
+    assert text.endswith("over 20 seeds, with simultaneous 95% intervals for all 4 comparisons (max-t over swaps of"
                          " the two methods).")  # fmt: skip
     assert found.table().splitlines()[0] == "| comparison | 50 | 250 |"
 

@@ -18,7 +18,7 @@ from counterpoint.tasks.sepsis import population
 from helpers.sepsis_experiment import BRIEFLY, TINY
 from reproduction.commands.reproduce import Reproduce
 from reproduction.executors import InProcess
-from reproduction.pages.sepsis import nothing_judged, right, sepsis_page
+from reproduction.pages.sepsis import right, sepsis_page, why_none_is_evaluated
 from reproduction.sepsis import CELL, Sepsis
 from reproduction.sepsis_arms import (
     CTRL_P,
@@ -151,8 +151,8 @@ def _looks_right(out: Path, cells: list[dict[str, Any]]) -> None:
     assert {row["policy"] for row in table} == {PHYSICIAN, *POLICIES}
     assert all(row["truth"] is None for row in table)
     page = (out / "tiny.md").read_text()
-    assert "Self-graded: each policy by its own Q" in page
-    assert "truly worth" not in page
+    assert "Each policy by its own Q" in page
+    assert "True values" not in page
     assert (out / "tiny.png").stat().st_size > 10_000
     assert read_json(out / "tiny.settings.json", "")["arms"]["learner"]["huber"] == 15.0
     assert cells[0].keys() >= set(CELL)
@@ -274,12 +274,12 @@ def test_the_page_says_whether_the_order_holds() -> None:
     page = sepsis_page([{**cell, "seed": seed, "judged": judged(seed)} for seed in range(3)], "command", "sepsis")
     lines = {line.split(" | ")[0]: line for line in page.splitlines()}
     assert lines["| D3QN − physician"].endswith("more |")
-    assert lines["| CTRL_g − D3QN"].endswith("not told apart |")
+    assert lines["| CTRL_g − D3QN"].endswith("no clear difference |")
 
 
 def test_where_every_verdict_is_a_refusal_one_line_says_why() -> None:
     row = {"recommended": True, "policy": "CTRL_g", "verdict": "cannot be judged", "reason": "Too few."}
     cell = {"ending": "", "judged": [{**row, "policy": "physician", "verdict": "supported"}, row]}
-    said = nothing_judged([cell, cell])
-    assert said == "No policy can be judged from this cohort, in 2 of 2 cases first of all because: Too few."
-    assert nothing_judged([cell, {"ending": "", "judged": [{**row, "verdict": "with care"}]}]) == ""
+    said = why_none_is_evaluated([cell, cell])
+    assert said == "No policy can be evaluated from this cohort. The first reason in 2 of 2 cases: Too few."
+    assert why_none_is_evaluated([cell, {"ending": "", "judged": [{**row, "verdict": "with care"}]}]) == ""

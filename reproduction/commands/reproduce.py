@@ -28,7 +28,7 @@ from reproduction.grid import Grid, Protocol
 from reproduction.hd import HD, HD_PROTOCOL
 from reproduction.hd_arms import hd_arms, quick_hd_arms
 from reproduction.pages.hd import means
-from reproduction.pages.sepsis import nothing_judged, policy_lines
+from reproduction.pages.sepsis import policy_lines, why_none_is_evaluated
 from reproduction.runner import Ran, run
 from reproduction.sd import quick_sd, sd, sd_comparisons
 from reproduction.sepsis import REPORTED, Sepsis
@@ -205,7 +205,7 @@ class Reproduce:
             show(policies, "policies for septic patients")
             if REPORTED in experiment.arms.policies:
                 say(f"the report of seed {experiment.first_seed} in {report_of(experiment, self.out)}")
-        if why_not := nothing_judged(cells):
+        if why_not := why_none_is_evaluated(cells):
             say(why_not)
         say(f"every estimate in {self.out / experiment.name}.csv, tables in {self.out / experiment.name}.md")
 
