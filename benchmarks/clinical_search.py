@@ -42,7 +42,7 @@ SUBJECTS = {"tumour": 200, "hiv": 200, "sepsis": 500}
 MODELS = {"truth": "the truth", "default": "the default SCM", "effects": "random effects"}
 ASKED = 5000
 """Logged rows whose counterfactuals are compared with the truth."""
-SHORT = cp.Search(optimizer=cp.CrossEntropy(32, 4), restarts=1, schedule=cp.Schedule(steps=20, check_every=5))
+SHORT = cp.Search(optimizer=cp.learners.CrossEntropy(32, 4), restarts=1, schedule=cp.Schedule(steps=20, check_every=5))
 """A quarter of the default's candidates, for equations that are slow to integrate on a processor."""
 
 
@@ -69,14 +69,16 @@ def held(task: cp.KnownSCM, steps: float) -> BehaviourPolicy:
 def trained(task: cp.KnownSCM, told: argparse.Namespace) -> BehaviourPolicy:
     """A rule that a short search in the simulator found, but for a share of decisions that are random."""
     seed = derive(told.first_seed, "behaviour")
-    asked = cp.Job(cp.simulate(task, cp.random_policy(task), told.subjects, 2, seed), seed)
+    asked = cp.data.Job(cp.simulate(task, cp.random_policy(task), told.subjects, 2, seed), seed)
     found = in_truth(SHORT, task).fit_many([asked], task, device=told.device)[0]
     return exploring(found.selected.to("cpu"), task, told.trained)
 
 
 def in_truth(search: cp.Search, task: cp.KnownSCM) -> cp.Search:
     """The same search in the simulator of the whole population."""
-    return replace(search, model=cp.TrueModel(task, population=True), draws=None, starts=20, sees_factor=False)
+    return replace(
+        search, model=cp.simulation.TrueModel(task, population=True), draws=None, starts=20, sees_factor=False
+    )
 
 
 def against_the_truth(told: argparse.Namespace) -> dict[str, Any]:
@@ -85,7 +87,7 @@ def against_the_truth(told: argparse.Namespace) -> dict[str, Any]:
     steps = told.steps or task.horizon
     logged = trained(task, told) if told.trained else held(task, told.hold)
     jobs = [
-        cp.Job(cp.simulate(task, logged, told.subjects, steps, seed, stop_at_failure=True), seed)
+        cp.data.Job(cp.simulate(task, logged, told.subjects, steps, seed, stop_at_failure=True), seed)
         for seed in seeds(told)
     ]
     rows = torch.cat([job.data.reward for job in jobs])
@@ -106,11 +108,11 @@ def against_the_truth(told: argparse.Namespace) -> dict[str, Any]:
 
 
 def searched_in(
-    name: str, search: cp.Search, jobs: list[cp.Job], task: cp.KnownSCM, told: argparse.Namespace
+    name: str, search: cp.Search, jobs: list[cp.data.Job], task: cp.KnownSCM, told: argparse.Namespace
 ) -> dict[str, Any]:
     """A row of the table: one model for each log, its counterfactuals, and the policies that are found in it."""
     begun = time.perf_counter()
-    models = search.fit_models(jobs, cp.Monitor(), told.device)
+    models = search.fit_models(jobs, cp.models.Monitor(), told.device)
     error = [counterfactual_error_of(model, task, job.data) for model, job in zip(models, jobs, strict=True)]
     found: dict[str, Any] = {"searched in": name, "error": sum(error) / len(error)}
     if not told.errors_only:
@@ -141,12 +143,12 @@ class SepsisArms:
     """What is compared on one set of logs; all arms with a model share the one that is fitted first."""
 
     def __init__(self, told: argparse.Namespace) -> None:
-        self.told, self.task = told, cp.SyntheticSepsis(sepsis.population(told.subjects, 0))
-        self.unseen = cp.SyntheticSepsis(sepsis.population(told.patients, derive(0, "unseen")))
+        self.told, self.task = told, cp.tasks.SyntheticSepsis(sepsis.population(told.subjects, 0))
+        self.unseen = cp.tasks.SyntheticSepsis(sepsis.population(told.patients, derive(0, "unseen")))
         logs = (cp.simulate(self.task, sepsis.physician(self.task), told.subjects, 20, seed) for seed in seeds(told))
-        self.jobs = [cp.Job(log, seed) for log, seed in zip(logs, seeds(told), strict=True)]
+        self.jobs = [cp.data.Job(log, seed) for log, seed in zip(logs, seeds(told), strict=True)]
         self.begun, self.said = time.perf_counter(), -10.0
-        self.monitor = cp.Monitor(report=self.progress)
+        self.monitor = cp.models.Monitor(report=self.progress)
 
     def progress(self, stage: str, done: int, total: int) -> None:
         """A line every ten seconds, and one at the end of every stage."""

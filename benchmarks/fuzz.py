@@ -918,7 +918,7 @@ def compared(rows: cp.Transitions, slow: SlowReader, caught: list[Any], secrets:
 
 THINGS = ("scm", "task", "policy", "rows.parquet", "rows.csv", "run")
 PARTS = ("policy", "scm", "task", "training", "held_out", "augmented", "verdict")
-BRIEF = cp.Likelihood(cp.Schedule(steps=4, check_every=2), batch=16)
+BRIEF = cp.models.Likelihood(cp.Schedule(steps=4, check_every=2), batch=16)
 
 
 @cache
@@ -944,7 +944,7 @@ def fitted(seed: int) -> dict[str, Any]:
     """One small model, task and policy."""
     training = study().split(0.25)[0]
     task = cp.Outcome(hidden=(4,), likelihood=BRIEF).fit(training, seed)
-    scm = cp.DensitySCM(cp.Gaussian(), ensemble=2, hidden=(4,), likelihood=BRIEF).fit(training, seed)
+    scm = cp.DensitySCM(cp.models.Gaussian(), ensemble=2, hidden=(4,), likelihood=BRIEF).fit(training, seed)
     policy = cp.D3QN(hidden=(4,), schedule=cp.Schedule(steps=3), batch=8).fit(training, task, seed)
     return {"task": task, "scm": scm, "policy": policy}
 
@@ -973,7 +973,7 @@ def essence(thing: Any) -> Any:
     if isinstance(thing, cp.Transitions):
         names = (thing.schema, thing.subject_names, thing.outcome_names)
         return names, tensors_hash({name: getattr(thing, name) for name in COLUMNS})
-    return thing if isinstance(thing, cp.Verdict) else (thing.fingerprint, tensors_hash(thing.tensors()))
+    return thing if isinstance(thing, cp.policies.Verdict) else (thing.fingerprint, tensors_hash(thing.tensors()))
 
 
 def answers(path: Path) -> dict[str, Callable[[], Any]]:
@@ -1117,7 +1117,7 @@ def judge_answer(ask: Callable[[], Any], right: Any) -> Verdict:
             answer = ask()
     except Exception as error:
         return refusal(error)
-    same = answer == right or (isinstance(answer, cp.Verdict) and answer.trust == "not checked")
+    same = answer == right or (isinstance(answer, cp.policies.Verdict) and answer.trust == "not checked")
     return Verdict(UNCHANGED) if same else Verdict(SILENT, "not as it was written")
 
 
@@ -1151,7 +1151,7 @@ def wrong_recipes() -> Iterator[Call]:
         cp.Box((0.0,), (1.0,)),
         cp.Column("hr"),
         cp.Discrete.of([0, 1]),
-        cp.MixedSCM(((1, 2),)),
+        cp.models.MixedSCM(((1, 2),)),
     ]
     for recipe in [*named, *made, study().schema.reader]:
         hints = get_type_hints(type(recipe))
@@ -1169,7 +1169,7 @@ def right_calls() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
     scm, policy, task, rows = made["scm"], made["policy"], made["task"], study().split(0.25)[0].with_next()
     trials, cart = cp.simulate(pole, cp.random_policy(pole), 3, 4, 0), replace(policy.recipe)
     driver, state, action = cart.fit(trials, pole), rows.state[:5], rows.action[:5]
-    fit = {"data": rows, "seed": 0, "monitor": cp.Monitor(), "device": "cpu"}
+    fit = {"data": rows, "seed": 0, "monitor": cp.models.Monitor(), "device": "cpu"}
     table = pd.DataFrame({"id": ["a", "a"], "t": [0, 1], "x": [1.5, 2.5], "dose": [0, 1], "r": [0.0, 1.0]})
     patients = pd.DataFrame({"id": ["n"], "hour": [0], "hr": [80.0], "sex": ["f"], "ward": ["A"]})
     read = {"subject": "id", "time": "t", "state": ["x"], "action": "dose", "reward": "r", "last": "terminal"}
@@ -1189,7 +1189,7 @@ def right_calls() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
         "scm.abduct": (scm.abduct, {"rows": rows[:5], "theta": torch.zeros(1, 0)}),
         "policy.act": (driver.act, {"state": trials.state, "theta": torch.zeros(1, 0)}),
         "policy.values": (driver.values, {"state": trials.state, "theta": torch.zeros(1, 0)}),
-        "policy.judged": (policy.judged, {"verdict": cp.Verdict()}),
+        "policy.judged": (policy.judged, {"verdict": cp.policies.Verdict()}),
         "policy.save": (policy.save, {"folder": folder / "again"}),
         "check": (cp.check_scm, {"model": scm, "rows": rows, "seed": 0}),
         "augment": (cp.Augmenter().augment, {"data": rows, "model": scm, "task": task, "seed": 0}),
@@ -1197,17 +1197,17 @@ def right_calls() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
         "evaluate": (cp.true_return, {"policy": driver, "task": pole, "trials": 2, "seed": 0, "horizon": 3}),
         "simulate": (cp.simulate, {"task": pole, "policy": cp.random_policy(pole), "trials": 2, "steps": 2, "seed": 0}),
         "random_policy": (cp.random_policy, {"task": pole}), "windows": (trials.windows, {"length": 2}),
-        "trial_subset": (cp.trial_subset, {"transitions": trials, "trials": 2}),
+        "trial_subset": (cp.simulation.trial_subset, {"transitions": trials, "trials": 2}),
         "split": (trials.split, {"held_out": 0.2, "seed": 0}), "rows.to": (trials.to, {"device": "cpu"}),
-        "concatenate": (cp.concatenate, {"tables": [trials, trials]}),
+        "concatenate": (cp.data.concatenate, {"tables": [trials, trials]}),
         "write": (cp.write, {"transitions": trials, "path": folder / "again.csv"}),
         "read": (cp.read, {"path": folder / "rows.csv"}), "load": (cp.load, {"folder": folder / "scm"}),
         "Run": (lambda folder: cp.Run(folder).policy, {"folder": folder / "run"}),
-        "ModelSimulator": (cp.ModelSimulator, {"models": [scm]}), "TaskSimulator": (cp.TaskSimulator, {"task": pole}),
-        "Rollout": (cp.Rollout, {"simulator": cp.TaskSimulator(pole), "task": pole, "act": driver.actor()}),
-        "SCMEnv": (cp.SCMEnv.of_model, {"model": scm, "task": task, "rows": rows}),
-        "paper_arms": (cp.paper_arms, {"learner": cart}), "Discrete.of": (cp.Discrete.of, {"values": [0, 1]}),
-        "location_scale": (cp.location_scale, {"ensemble": 2}), "Discrete.one_hot": (cp.Discrete.one_hot, {"count": 2}),
+        "ModelSimulator": (cp.simulation.ModelSimulator, {"models": [scm]}), "TaskSimulator": (cp.simulation.TaskSimulator, {"task": pole}),
+        "Rollout": (cp.simulation.Rollout, {"simulator": cp.simulation.TaskSimulator(pole), "task": pole, "act": driver.actor()}),
+        "SCMEnv": (cp.simulation.SCMEnv.of_model, {"model": scm, "task": task, "rows": rows}),
+        "paper_arms": (cp.learners.paper_arms, {"learner": cart}), "Discrete.of": (cp.Discrete.of, {"values": [0, 1]}),
+        "location_scale": (cp.models.location_scale, {"ensemble": 2}), "Discrete.one_hot": (cp.Discrete.one_hot, {"count": 2}),
         "Schema.of": (cp.Schema.of, {"state_names": ["a"], "actions": cp.Discrete.of([0, 1])}),
         "Transitions.logged": (cp.Transitions.logged, {name: getattr(trials, name) for name in logged}),
     }

@@ -57,18 +57,18 @@ class Study:
         self.unseen = cp.Tumour(response=tumour.population(told.patients, derive(seed, "unseen")))
         behaviour = cp.random_policy(self.logged)
         log = cp.simulate(self.logged, behaviour, told.subjects, self.logged.horizon, seed, stop_at_failure=True)
-        self.job = cp.Job(log, seed)
+        self.job = cp.data.Job(log, seed)
         self.table = [self.best_for_all(), self.row(OWN, [own_optimum(self.logged), own_optimum(self.unseen)])]
 
     def best_for_all(self) -> dict[str, Any]:
         """Searched in each population's own truth; the better of what is found and of two constant treatments."""
         values = []
         for task in (self.logged, self.unseen):
-            search = cp.Search(cp.TrueModel(task, population=True), draws=None, starts=20, sees_factor=False)
+            search = cp.Search(cp.simulation.TrueModel(task, population=True), draws=None, starts=20, sees_factor=False)
             log = cp.simulate(
                 task, cp.random_policy(task), len(task.response.radio), 1, derive(self.job.seed, "starts")
             )
-            found = search.fit_many([cp.Job(log, self.job.seed)], task)[0].selected
+            found = search.fit_many([cp.data.Job(log, self.job.seed)], task)[0].selected
             always = [torch.tensor([1.0, radio]) for radio in (0.0, 1.0)]
             constant = [lambda state, theta, dose=dose: dose.expand(*state.shape[:-1], 2) for dose in always]
             values.append(max(self.value(act, task) for act in (together(found), *constant)))
@@ -86,7 +86,7 @@ class Study:
         """All rows, with the share of the way between the bounds that each goes."""
         self.common("CTRL_g", lambda: cp.Search().fit_many([self.job], self.logged, device=self.told.device))
         begun = time.perf_counter()
-        self.models = SEARCH.fit_models([self.job], cp.Monitor(), self.told.device)
+        self.models = SEARCH.fit_models([self.job], cp.models.Monitor(), self.told.device)
         print(f"factors: {self.models[0].theta_width}, fitted in {time.perf_counter() - begun:.0f} s", flush=True)
         blind = replace(SEARCH, sees_factor=False)
         self.common("for all, factors known of", lambda: blind.with_models([self.job], self.models, self.logged))

@@ -24,14 +24,14 @@ from counterpoint.tasks import sepsis
 
 FITTED = 1000
 """Patients that the brief fits see."""
-BRIEF = cp.Likelihood(cp.Schedule(steps=300, check_every=100), batch=256)
+BRIEF = cp.models.Likelihood(cp.Schedule(steps=300, check_every=100), batch=256)
 SCM = cp.DensitySCM(ensemble=3, hidden=(64,), likelihood=BRIEF)
-LEARNER = cp.BCQ(learner=cp.D3QN((64, 64), cp.Schedule(steps=500), batch=128))
+LEARNER = cp.learners.BCQ(learner=cp.D3QN((64, 64), cp.Schedule(steps=500), batch=128))
 
 
 def make_run(folder: Path, patients: int) -> None:
     """Data, split, task, scm, check and policy of a ward that its physician treats."""
-    task = cp.SyntheticSepsis(sepsis.population(patients, 0))
+    task = cp.tasks.SyntheticSepsis(sepsis.population(patients, 0))
     rows = cp.simulate(task, sepsis.physician(task), patients, task.horizon, 0)
     run = Run(folder)
     run.start(rows, 0.2, 0)
@@ -40,7 +40,7 @@ def make_run(folder: Path, patients: int) -> None:
     run.keep_task(learned)
     run.keep_model(SCM.fit(some))
     examine(run)
-    policy = LEARNER.fit(some, learned).judged(cp.Verdict("not checked", (NO_MODEL,)))
+    policy = LEARNER.fit(some, learned).judged(cp.policies.Verdict("not checked", (NO_MODEL,)))
     run.keep("policy", policy.save, ["data", "split", "task"])
 
 

@@ -51,10 +51,10 @@ def main() -> None:
     search, begun = cp.Search(), clock()
     model = search.model.fit(rows)
     stages["fit"], begun = clock() - begun, clock()
-    searched = search.with_models([cp.Job(rows)], [model], task)[0].selected
+    searched = search.with_models([cp.data.Job(rows)], [model], task)[0].selected
     stages["search"] = clock() - begun
     brief = Likelihood(Schedule(steps=100, check_every=50), bootstrap=True)
-    pets = cp.PETS(cp.GaussianDynamics(5, (64, 64), batch_norm=False, likelihood=brief)).fit(rows, task)
+    pets = cp.learners.PETS(cp.models.GaussianDynamics(5, (64, 64), batch_norm=False, likelihood=brief)).fit(rows, task)
     table = [answers("searched rule", searched, rows.state, 2000), answers("PETS", pets, rows.state, 5)]
     figures = {"rows": len(rows), **{f"{name}_processor_seconds": value for name, value in stages.items()}}
     figures |= {"true_return": float(cp.true_return(searched, task, 20).mean()), "in_model": searched.return_in_model}

@@ -20,7 +20,7 @@ def test_a_stable_baselines_agent_trained_in_the_scm_keeps_the_true_pole_up(
     monkeypatch.setenv("SB3_LOGDIR", str(tmp_path))
     task = cp.CartPole()
     rows = cp.simulate(task, cp.random_policy(task), 50, 20, 0)
-    env = cp.SCMEnv.of_model(cp.location_scale(ensemble=2).fit(rows), task, rows, horizon=200)
+    env = cp.simulation.SCMEnv.of_model(cp.models.location_scale(ensemble=2).fit(rows), task, rows, horizon=200)
     agent = stable_baselines3.DQN(
         "MlpPolicy", env, 1e-3, learning_starts=100, train_freq=1, target_update_interval=250,
         exploration_fraction=0.3, policy_kwargs={"net_arch": [64, 64]}, seed=0, device="cpu",

@@ -38,7 +38,7 @@ from counterpoint.models.scm.mixed import MixedSCM
 from counterpoint.nets.laws import Gaussian, Spline
 from counterpoint.nets.training import Monitor, Schedule
 from counterpoint.policies.base import Policy, PolicyLearner
-from counterpoint.registry import known, load_kind
+from counterpoint.registry import Registry
 from counterpoint.simulation.augmentation import Augmenter
 from counterpoint.simulation.selection import RolloutSelection
 from counterpoint.tasks.cartpole import CartPole
@@ -132,17 +132,17 @@ def test_a_learned_task_comes_back_bit_for_bit(tmp_path: Path) -> None:
 def test_every_recipe_of_the_arms_survives_json(arms: Callable[[], dict[str, PolicyLearner]]) -> None:
     for arm in arms().values():
         text = json.dumps(artifacts.encode(arm))
-        assert artifacts.decode(json.loads(text), known()) == arm
+        assert artifacts.decode(json.loads(text), Registry()) == arm
 
 
 def test_a_task_survives_json_with_every_option() -> None:
     task = CartPole(gravity=3.7, noise_reading="absolute", noise_size=0.1, evaluation_noise_size=0.0, horizon=7)
-    assert artifacts.decode(json.loads(json.dumps(artifacts.encode(task))), known()) == task
+    assert artifacts.decode(json.loads(json.dumps(artifacts.encode(task))), Registry()) == task
 
 
 @pytest.mark.parametrize("space", [Discrete.one_hot(3), Discrete.of([0, 0.1]), Box((0.0, -1.0), (1.0, 2.5))])
 def test_spaces_survive_json(space: Discrete | Box) -> None:
-    assert artifacts.decode(json.loads(json.dumps(artifacts.encode({"space": [space]}))), known()) == {
+    assert artifacts.decode(json.loads(json.dumps(artifacts.encode({"space": [space]}))), Registry()) == {
         "space": (space,)
     }
 
@@ -165,17 +165,17 @@ class Unknown:
     ],
 )
 def test_tensors_survive_json_bit_for_bit(tensor: Tensor) -> None:
-    back = artifacts.decode(json.loads(json.dumps(artifacts.encode(tensor))), known())
+    back = artifacts.decode(json.loads(json.dumps(artifacts.encode(tensor))), Registry())
     assert back.dtype == tensor.dtype
     assert torch.equal(back.view(tensor.shape), tensor)
 
 
 def test_only_known_recipes_with_known_fields_are_made() -> None:
-    assert "'Unknown' is not known here" in refuse(lambda: artifacts.decode(artifacts.encode(Unknown()), known()))
+    assert "'Unknown' is not known here" in refuse(lambda: artifacts.decode(artifacts.encode(UnRegistry()), Registry()))
     strange = artifacts.encode(Schedule()) | {"colour": "red"}
-    assert "'Schedule' is not known here" in refuse(lambda: artifacts.decode(strange, known()))
+    assert "'Schedule' is not known here" in refuse(lambda: artifacts.decode(strange, Registry()))
     nested = artifacts.encode(DENSITY) | {"law": {"type": "os.system", "command": "true"}}
-    assert "'os.system' is not known here" in refuse(lambda: artifacts.decode(nested, known()))
+    assert "'os.system' is not known here" in refuse(lambda: artifacts.decode(nested, Registry()))
 
 
 def test_the_hash_of_a_recipe_sees_every_field() -> None:
@@ -247,7 +247,7 @@ def logged() -> Transitions:
 
 
 def test_a_whole_artifact_is_read(folder: Path) -> None:
-    loaded = counterpoint.load(folder, Plain)
+    loaded = counterpoint.load(folder, Numbers, [Plain])
     assert torch.equal(loaded.weight, torch.arange(600.0))
     assert (loaded.kind, loaded.recipe) == ("numbers", Plain())
 
@@ -257,7 +257,7 @@ def test_truncated_weights_are_one_line(folder: Path, share: float) -> None:
     path = folder / artifacts.WEIGHTS
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
-    assert "weights.safetensors' is damaged" in refuse(lambda: counterpoint.load(folder, Plain))
+    assert "weights.safetensors' is damaged" in refuse(lambda: counterpoint.load(folder, Numbers, [Plain]))
 
 
 def test_a_changed_number_is_noticed(folder: Path) -> None:
@@ -265,7 +265,7 @@ def test_a_changed_number_is_noticed(folder: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    refusal = refuse(lambda: counterpoint.load(folder, Plain))
+    refusal = refuse(lambda: counterpoint.load(folder, Numbers, [Plain]))
     assert "is not as it was saved (edited, truncated or damaged)" in refusal
 
 
@@ -283,10 +283,10 @@ def test_missing_files_are_one_line(folder: Path, tmp_path: Path) -> None:
         (b'{"format": "counter', "is not JSON"),
         (b"\xff\xfe", "is not JSON"),
         (b"[" * 100_000, "is not JSON"),
-        (b'{"a": 1}', "is not a counterpoint/4 recipe"),
+        (b'{"a": 1}', "is not a counterpoint/5 recipe"),
         (b"[1, 2]", "is not a JSON object"),
-        (b'{"format": "counterpoint/3"}', "is not a counterpoint/4 recipe"),
-        (b'{"format": "counterpoint/4"}', "is not as it was saved"),
+        (b'{"format": "counterpoint/4", "kind": "policy"}', "make it again with counterpoint train"),
+        (b'{"format": "counterpoint/5"}', "is not as it was saved"),
     ],
 )
 def test_a_foreign_or_broken_recipe_is_one_line(folder: Path, text: bytes, words: str) -> None:
@@ -447,7 +447,7 @@ def test_the_fingerprint_sees_the_numbers_of_a_part() -> None:
 def test_an_artifact_whose_weights_are_of_another_kind_is_one_line(folder: Path) -> None:
     save_file({"other": torch.zeros(3)}, folder / artifacts.WEIGHTS)
     change_header(folder)
-    assert "does not hold what its recipe says" in refuse(lambda: counterpoint.load(folder, Plain))
+    assert "does not hold what its recipe says" in refuse(lambda: counterpoint.load(folder, Numbers, [Plain]))
 
 
 @dataclass(frozen=True)
@@ -464,11 +464,11 @@ def test_a_users_own_task_comes_back_when_its_class_is_named(tmp_path: Path) -> 
     task = MyTask(price=0.25, gravity=3.7)
     policy = POLICIES["PETS"].fit(logged(), task)
     policy.save(tmp_path)
-    loaded = counterpoint.load(tmp_path, MyTask)
+    loaded = counterpoint.load(tmp_path, Policy, [MyTask])
     assert loaded.task == task
     assert torch.equal(loaded.act(logged().state), policy.act(logged().state))
     assert refuse(lambda: counterpoint.load(tmp_path)).startswith("'MyTask' is not known here; name your own class")
-    assert "'MyTask' is not known here" in refuse(lambda: counterpoint.load(tmp_path, MyRecipe))
+    assert "'MyTask' is not known here" in refuse(lambda: counterpoint.load(tmp_path, Policy, [MyRecipe]))
 
 
 class Slope(StructuralMechanism):
@@ -514,7 +514,7 @@ def test_a_users_own_recipe_comes_back_when_its_class_is_named(tmp_path: Path) -
     other = ROWS.actions.sample(len(ROWS), generator(1))
     for i, model in enumerate(models):
         model.save(tmp_path / str(i))
-        loaded = counterpoint.load(tmp_path / str(i), MyRecipe)
+        loaded = counterpoint.load(tmp_path / str(i), StructuralCausalModel, [MyRecipe])
         assert (loaded.recipe, loaded.origin, loaded.fingerprint) == (MyRecipe(), model.origin, model.fingerprint)
         assert torch.equal(loaded.counterfactual(ROWS, other), model.counterfactual(ROWS, other))
         torch.testing.assert_close(loaded.counterfactual(ROWS, ROWS.action), ROWS.next_state)
@@ -527,7 +527,7 @@ def test_a_users_own_recipe_comes_back_when_its_class_is_named(tmp_path: Path) -
 
 def test_a_model_is_not_a_policy(tmp_path: Path) -> None:
     DENSITY.fit(ROWS).save(tmp_path)
-    text = refuse(lambda: load_kind(tmp_path, Policy, "a policy"))
+    text = refuse(lambda: counterpoint.load(tmp_path, Policy))
     assert "holds a StructuralCausalModel, not a policy" in text
 
 
@@ -543,7 +543,7 @@ class Trap:
 
 def test_pickled_weights_are_refused_and_never_run(folder: Path, tmp_path: Path) -> None:
     (folder / artifacts.WEIGHTS).write_bytes(pickle.dumps(Trap(tmp_path / "sprung")))
-    assert "is damaged or not a safetensors file" in refuse(lambda: counterpoint.load(folder, Plain))
+    assert "is damaged or not a safetensors file" in refuse(lambda: counterpoint.load(folder, Numbers, [Plain]))
     assert not (tmp_path / "sprung").exists()
 
 
@@ -598,7 +598,7 @@ def test_a_failed_save_leaves_the_old_weights(folder: Path, monkeypatch: pytest.
     monkeypatch.setattr(artifacts, "save_file", break_off)
     refusal = refuse(lambda: Numbers(Plain(), torch.zeros(3)).save(folder))
     assert "weights.safetensors': No space left on device; free some disk space" in refusal
-    assert torch.equal(counterpoint.load(folder, Plain).weight, torch.arange(600.0))
+    assert torch.equal(counterpoint.load(folder, Numbers, [Plain]).weight, torch.arange(600.0))
     assert {p.name for p in folder.iterdir()} == {artifacts.WEIGHTS, artifacts.RECIPE}
 
 
@@ -612,7 +612,7 @@ def test_new_weights_beside_an_old_recipe_are_noticed(folder: Path, monkeypatch:
     with pytest.raises(KeyboardInterrupt):
         Numbers(Plain(), torch.zeros(3)).save(folder)
     assert torch.equal(artifacts.read_tensors(folder / artifacts.WEIGHTS)[0]["weight"], torch.zeros(3))
-    assert "is not as it was saved" in refuse(lambda: counterpoint.load(folder, Plain))
+    assert "is not as it was saved" in refuse(lambda: counterpoint.load(folder, Numbers, [Plain]))
 
 
 POLICY = D3QN(hidden=(8,), schedule=Schedule(steps=5), batch=16)

@@ -84,7 +84,7 @@ def test_every_estimate_has_the_discount_asked_for() -> None:
     """A reward of 1 in every one of four steps is worth 1 + γ + γ² + γ³, by whatever estimate, and whoever acts."""
     whole = LOGGED[torch.bincount(LOGGED.subject)[LOGGED.subject] == 4]
     rows = replace(whole, reward=torch.ones_like(whole.reward))
-    found = cp.evaluate(rows, GENTLE, replace(HOW, discount=0.5, critic=cp.FQE(ridge=1e-6)))
+    found = cp.evaluate(rows, GENTLE, replace(HOW, discount=0.5, critic=cp.ope.FQE(ridge=1e-6)))
     for each in (*found.estimates, found.logged, *(part.policy for part in found.severity)):
         assert each.value == pytest.approx(1.875, abs=0.02), each.name
     assert found.difference is not None

@@ -16,7 +16,7 @@ ROWS = cp.simulate(WARD, cp.random_policy(WARD), trials=60, steps=4, seed=0)
 
 def question(subjects: int = 60, share: float = 0.6) -> Question:
     """A policy that prefers the first dose, in a log of random ones."""
-    rows = cp.trial_subset(ROWS, subjects)
+    rows = cp.simulation.trial_subset(ROWS, subjects)
     chances = torch.tensor([share, (1 - share) / 2, (1 - share) / 2])
     every, uniform = chances.expand(len(rows), -1), torch.full((len(rows), 3), 1 / 3)
     return Question(Episodes.of(rows), every, every * rows.has_next[:, None], uniform)

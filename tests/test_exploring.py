@@ -21,7 +21,7 @@ PRICE = 0.5
 def policy() -> PersonalPolicy:
     """Chemotherapy for all, radiotherapy for those whom the factor calls responders; a hand-made rule."""
     task = cp.Tumour(response=tumour.population(PATIENTS, 100))
-    job = cp.Job(cp.simulate(task, cp.random_policy(task), PATIENTS, 20, 100), 100)
+    job = cp.data.Job(cp.simulate(task, cp.random_policy(task), PATIENTS, 20, 100), 100)
     recipe = cp.RandomEffects(2, ("difference", "difference"), ensemble=1, held_out=0.0)
     model = recipe.fit_many([job])[0]
     theta = model.subject_factors(job.data).mean

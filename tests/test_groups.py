@@ -13,7 +13,7 @@ from helpers.effects import by_hand, generator, responders
 from helpers.tables import refused
 
 SHAPES = False
-GROUPINGS = [cp.KMeansGroups(most=5), cp.MixtureGroups(most=5)]
+GROUPINGS = [cp.models.KMeansGroups(most=5), cp.models.MixtureGroups(most=5)]
 KINDS = torch.tensor([[-2.0, 0.0], [2.0, 0.0], [0.0, 3.0]])
 
 
@@ -59,10 +59,10 @@ def test_a_mixture_finds_kinds_that_single_subjects_hide() -> None:
     """Two kinds at ±1 under rows that leave a variance of ½: centres are not shrunk to the prior as factors are."""
     member = torch.arange(400) % 2
     factors = known(torch.tensor([[-1.0], [1.0]])[member], 0.5)
-    groups = cp.MixtureGroups().fit(factors, 0)
+    groups = cp.models.MixtureGroups().fit(factors, 0)
     assert groups.count == 2
     assert sorted(groups.centre[:, 0].tolist()) == pytest.approx([-1, 1], abs=0.2)
-    plain = cp.KMeansGroups(count=2).fit(factors, 0)
+    plain = cp.models.KMeansGroups(count=2).fit(factors, 0)
     assert plain.centre.abs().max() < 0.78
 
 
@@ -91,9 +91,9 @@ def test_the_factors_of_a_model_are_what_is_grouped() -> None:
 
 def test_what_cannot_be_grouped_is_one_line() -> None:
     few = known(torch.zeros(2, 1), 1.0)
-    for grouping in (cp.KMeansGroups(3), cp.MixtureGroups(3)):
+    for grouping in (cp.models.KMeansGroups(3), cp.models.MixtureGroups(3)):
         assert "3 groups are more than the 2 subjects" in refused(lambda grouping=grouping: grouping.fit(few, 0))
         assert "no subjects to group" in refused(lambda grouping=grouping: grouping.fit(few[:0], 0))
     points = SubjectFactors(few.mean, torch.zeros(2, 1, 1))
-    assert "group by KMeansGroups()" in refused(lambda: cp.MixtureGroups().fit(points, 0))
-    assert cp.KMeansGroups(2).fit(points, 0).count == 2
+    assert "group by KMeansGroups()" in refused(lambda: cp.models.MixtureGroups().fit(points, 0))
+    assert cp.models.KMeansGroups(2).fit(points, 0).count == 2

@@ -18,8 +18,8 @@ SHAPES = False
 
 def fit(folder: Path, resume: bool = False, report=lambda stage, done, total: None) -> cp.Schema:
     """Never saved by the clock."""
-    recipe = replace(DENSITY, likelihood=cp.Likelihood(cp.Schedule(steps=200, check_every=20, log_every=20)))
-    return recipe.fit(ROWS, monitor=cp.Monitor(folder, resume, report, save_seconds=1000.0))
+    recipe = replace(DENSITY, likelihood=cp.models.Likelihood(cp.Schedule(steps=200, check_every=20, log_every=20)))
+    return recipe.fit(ROWS, monitor=cp.models.Monitor(folder, resume, report, save_seconds=1000.0))
 
 
 def test_ctrl_c_saves_and_resuming_changes_nothing(tmp_path: Path) -> None:

@@ -253,12 +253,12 @@ def test_whoever_logged_is_estimated_in_the_way_that_foresees_others_best() -> N
     middle = (state > state.quantile(0.3)) & (state < state.quantile(0.7))  # No line tells the middle from both ends.
     index = torch.where(middle, 2, 0)
     rows = replace(LOGGED, action=DOSES.table()[index], action_index=index)
-    ways = cp.NearestNeighbours(neighbours=15), cp.BoostedTrees()
+    ways = cp.ope.NearestNeighbours(neighbours=15), cp.ope.BoostedTrees()
     how = replace(QUICK, others=ways, critic_draws=2, draws=10)
     found = evaluate(rows, GENTLE, how).behaviour
     assert found is not None
     assert found.recipe.startswith("BoostedTrees")
-    asked = evaluate(rows, GENTLE, replace(how, behaviour=cp.Logistic())).behaviour
+    asked = evaluate(rows, GENTLE, replace(how, behaviour=cp.ope.Logistic())).behaviour
     assert asked is not None
     assert asked.recipe == "Logistic"
     assert asked.brier > found.brier
@@ -266,7 +266,7 @@ def test_whoever_logged_is_estimated_in_the_way_that_foresees_others_best() -> N
 
 def test_a_column_that_is_not_there_is_refused_before_anything_is_fitted() -> None:
     with pytest.raises(cp.CounterpointError, match=r"^severity='height' is no state column[^\n]*$"):
-        evaluate(LOGGED, GENTLE, replace(QUICK, severity="height"), monitor=cp.Monitor(report=_refuse))
+        evaluate(LOGGED, GENTLE, replace(QUICK, severity="height"), monitor=cp.models.Monitor(report=_refuse))
 
 
 def _refuse(*said: object) -> None:

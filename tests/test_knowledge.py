@@ -96,7 +96,7 @@ def turning(rows: int = 160) -> cp.Transitions:
 
 BRIEF_MODELS = [
     cp.DensitySCM(ensemble=2, hidden=(8,), likelihood=BRIEF),
-    cp.GaussianDynamics(2, (8,), likelihood=BRIEF),
+    cp.models.GaussianDynamics(2, (8,), likelihood=BRIEF),
 ]
 
 
@@ -172,7 +172,7 @@ def test_columns_are_carried_from_one_column_that_is_there(carried: tuple[tuple[
 
 
 def test_lags_are_carried_from_step_to_step() -> None:
-    rows = cp.with_lags(dosed(), 2)
+    rows = cp.data.with_lags(dosed(), 2)
     assert rows.state_names == ("x", "dose_1_ago", "dose_2_ago")
     assert rows.schema.knowledge.carried == (("dose_1_ago", "dose"), ("dose_2_ago", "dose_1_ago"))
     dose, none = dosed().action[:, 0], torch.zeros(())
@@ -183,18 +183,18 @@ def test_lags_are_carried_from_step_to_step() -> None:
     assert torch.equal(held[:, 1:], rows.next_state[:, 1:])
     rows.schema.check_rows(rows.state, rows.action, rows.next_state)
     shuffle = torch.randperm(8, generator=torch.Generator().manual_seed(1))
-    assert torch.equal(cp.with_lags(dosed()[shuffle], 2).state, rows.state[shuffle])
+    assert torch.equal(cp.data.with_lags(dosed()[shuffle], 2).state, rows.state[shuffle])
 
 
 def test_lags_of_what_was_imagined_or_lagged_before_are_refused() -> None:
     rows = dosed()
     with pytest.raises(cp.CounterpointError, match="lags are of logged rows"):
-        cp.with_lags(replace(rows, imagined=torch.ones(8, dtype=torch.bool)), 1)
+        cp.data.with_lags(replace(rows, imagined=torch.ones(8, dtype=torch.bool)), 1)
     with pytest.raises(cp.CounterpointError, match="named 'dose_1_ago'"):
-        cp.with_lags(cp.with_lags(rows, 1), 1)
+        cp.data.with_lags(cp.data.with_lags(rows, 1), 1)
     twin = replace(rows, schema=cp.Schema.of(["dose"], rows.actions, ["dose"]))
     with pytest.raises(cp.CounterpointError, match="a state and an action column; rename one"):
-        cp.with_lags(twin, 1)
+        cp.data.with_lags(twin, 1)
 
 
 def test_a_table_whose_carried_columns_are_not_so_is_refused() -> None:
@@ -212,7 +212,7 @@ def test_a_table_whose_carried_columns_are_not_so_is_refused() -> None:
 
 @pytest.mark.parametrize("recipe", BRIEF_MODELS)
 def test_no_model_foretells_what_is_carried(recipe: cp.DensitySCM) -> None:
-    rows = cp.with_lags(turning(), 1)
+    rows = cp.data.with_lags(turning(), 1)
     model = recipe.fit(rows)
     other = 1 - rows.action
     simulator = ModelSimulator([model])
@@ -259,7 +259,7 @@ def test_no_lag_reaches_into_the_episode_before():
     opens = torch.ones(len(rows), dtype=torch.bool)
     opens[1:] = rows.episode[1:] != rows.episode[:-1]
     assert int((opens & (rows.step > 0)).sum()) > 5, "some trials hold several episodes"
-    past = cp.with_lags(rows, 2).state[:, rows.state_size :]
+    past = cp.data.with_lags(rows, 2).state[:, rows.state_size :]
     assert bool((past[opens] == 0).all())
     later = ~opens
     assert torch.equal(past[later][:, 0], rows.action[:-1][later[1:], 0])

@@ -26,10 +26,11 @@ SHAPES = False
 
 
 LONG = Schedule(steps=30, check_every=5)
-RULE = cp.OrderedDose(hidden=(8,))
+RULE = cp.policies.OrderedDose(hidden=(8,))
 """A dose that depends on the product of state and factor."""
 SEEING = cp.CTRLp(
-    replace(SEARCH, sees_factor=True, rule=RULE, optimizer=cp.CrossEntropy(128), schedule=LONG, starts=4), groups=None
+    replace(SEARCH, sees_factor=True, rule=RULE, optimizer=cp.learners.CrossEntropy(128), schedule=LONG, starts=4),
+    groups=None,
 )
 
 
@@ -160,7 +161,7 @@ def test_at_work_every_step_decides_as_adapt_would(grouped: PersonalPolicy, hard
         assert torch.equal(chosen[0], chosen[1])
         after = state + torch.tensor([[1.0], [-1.0], [0.1]]) * chosen[0] + 0.1
         rows = [step(*each, t) for each in zip(state, chosen[0], after, strict=True)]
-        seen = [cp.concatenate([old, new]) for old, new in zip(seen, rows, strict=True)]
+        seen = [cp.data.concatenate([old, new]) for old, new in zip(seen, rows, strict=True)]
         state = after
 
 
@@ -212,7 +213,7 @@ def test_a_policy_that_sees_factors_acts_by_them(seeing: PersonalPolicy) -> None
 def test_a_saved_personal_policy_gives_the_same_answers(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    policy = request.getfixturevalue(kind).judged(cp.Verdict("with care", ("few rows",)))
+    policy = request.getfixturevalue(kind).judged(cp.policies.Verdict("with care", ("few rows",)))
     policy.save(tmp_path)
     again = cp.load(tmp_path)
     assert again.recipe == policy.recipe
@@ -264,8 +265,8 @@ def test_centroids_stand_for_the_subjects_of_a_group(grouped: PersonalPolicy) ->
 def test_q_learning_of_groups(tmp_path: Path) -> None:
     """The paper's: counterfactual rows and a D3QN for each group."""
     learner = cp.D3QN((8,), Schedule(steps=10, check_every=5), 16)
-    general = cp.CTRLg(MODEL, learner=learner, selection=cp.RolloutSelection(starts=4), sees_factor=False)
-    policy = cp.CTRLp(general, cp.KMeansGroups(2), centroids=True).fit(ROWS, TASK)
+    general = cp.CTRLg(MODEL, learner=learner, selection=cp.simulation.RolloutSelection(starts=4), sees_factor=False)
+    policy = cp.CTRLp(general, cp.models.KMeansGroups(2), centroids=True).fit(ROWS, TASK)
     assert isinstance(policy, PersonalPolicy)
     assert len(policy.policies) == 3
     policy.save(tmp_path)
@@ -280,7 +281,7 @@ def test_what_makes_no_personal_policy_is_one_line(grouped: PersonalPolicy) -> N
     other = replace(ROWS[:4], schema=cp.Schema.of(["y"], DOSES))
     assert "state columns of the policy are x" in refused(lambda: grouped.adapt(other))
     assert "sees_factor" in refused(lambda: replace(GROUPED, groups=None))
-    assert "sees_factor" in refused(lambda: replace(SEEING, groups=cp.MixtureGroups()))
+    assert "sees_factor" in refused(lambda: replace(SEEING, groups=cp.models.MixtureGroups()))
 
     class Other(TwoKinds):
         actions = cp.Discrete.of([0.0, 1.0])

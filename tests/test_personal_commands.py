@@ -171,7 +171,7 @@ def searched(run: Path, tmp_path_factory: pytest.TempPathFactory) -> cp.Policy:
     """One rule that is told the factor, searched in the same model."""
     whole = Run(run)
     brief = cp.Search(whole.scm.recipe, None, schedule=cp.Schedule(steps=3, check_every=1), choosing_starts=2)
-    return brief.with_models([cp.Job(whole.training)], [whole.scm], whole.task)[0].selected
+    return brief.with_models([cp.data.Job(whole.training)], [whole.scm], whole.task)[0].selected
 
 
 def test_a_policy_that_is_told_factors_is_told_the_records(run: Path, searched: cp.Policy) -> None:
@@ -254,7 +254,7 @@ def test_lags_are_read_again_from_a_new_subjects_table() -> None:
 
 
 def test_lags_given_later_are_remembered_too() -> None:
-    later = cp.with_lags(lagged(table(6), lags=0), 2)
+    later = cp.data.with_lags(lagged(table(6), lags=0), 2)
     assert later.schema == lagged(table(6)).schema
     assert read_patients(table(3), later.schema).state.shape == (3, 4)
 

@@ -288,7 +288,7 @@ def test_policy_learned_from_rows_walks_home_and_is_a_function_of_the_state(tmp_
     for k, policy in enumerate(policies):
         assert torch.equal(acted[k], policy.act(many[k]))
     policies[0].save(tmp_path)
-    back = counterpoint.load(tmp_path, Walk)
+    back = counterpoint.load(tmp_path, counterpoint.Policy, [Walk])
     assert (back.recipe, back.task) == (recipe, task)
     assert torch.equal(back.act(many[0]), acted[0])
     ends = recipe.fit_many(jobs[1:], task)[0]

@@ -63,7 +63,7 @@ def test_draws_spread_as_the_posterior_does_and_closer_with_more_rows() -> None:
     for trials in (4, 40):
         rows = cp.simulate(cp.CartPole(), cp.random_policy(cp.CartPole()), trials, 20, seed=1)
         model = RECIPE.fit(rows)
-        drawn = cp.PosteriorDraws(200)(model, Job(rows))
+        drawn = cp.models.PosteriorDraws(200)(model, Job(rows))
         assert drawn.mechanism.members == 200
         spreads[trials] = drawn.mechanism.law.slope.std(0)
     told = (1, 0)  # The position's change follows the velocity.
@@ -71,24 +71,24 @@ def test_draws_spread_as_the_posterior_does_and_closer_with_more_rows() -> None:
 
 
 def test_a_draw_is_an_exact_model_still() -> None:
-    drawn = cp.PosteriorDraws(3)(RECIPE.fit(LOG), Job(LOG))
+    drawn = cp.models.PosteriorDraws(3)(RECIPE.fit(LOG), Job(LOG))
     torch.testing.assert_close(drawn.counterfactual(LOG, LOG.action), LOG.next_state, atol=1e-4, rtol=1e-3)
-    other = cp.PosteriorDraws(3)(RECIPE.fit(LOG), Job(LOG, seed=1))
+    other = cp.models.PosteriorDraws(3)(RECIPE.fit(LOG), Job(LOG, seed=1))
     assert not torch.equal(drawn.mechanism.law.slope, other.mechanism.law.slope)
 
 
 def test_a_declared_mirror_holds_exactly_in_every_draw() -> None:
-    law = cp.PosteriorDraws(4)(RECIPE.fit(LOG), Job(LOG)).mechanism.law
+    law = cp.models.PosteriorDraws(4)(RECIPE.fit(LOG), Job(LOG)).mechanism.law
     assert bool((law.y.mean == 0).all())
     torch.testing.assert_close(law.context.mean[0, 0], torch.tensor([0.0, 0, 0, 0, 0.5]), atol=1e-6, rtol=0)
     undeclared = replace(LOG, schema=cp.CartPole().schema)
-    assert bool((cp.PosteriorDraws(4)(RECIPE.fit(undeclared), Job(undeclared)).mechanism.law.y.mean != 0).all())
+    assert bool((cp.models.PosteriorDraws(4)(RECIPE.fit(undeclared), Job(undeclared)).mechanism.law.y.mean != 0).all())
 
 
 def test_mirrored_rows_are_no_more_evidence_than_the_rows() -> None:
     undeclared, spreads = replace(LOG, schema=cp.CartPole().schema), []
     for rows in (LOG, undeclared):
-        law = cp.PosteriorDraws(400)(RECIPE.fit(rows), Job(rows)).mechanism.law
+        law = cp.models.PosteriorDraws(400)(RECIPE.fit(rows), Job(rows)).mechanism.law
         spreads.append((law.slope / law.context.scale.mT).std(0)[1, 0])
     assert 0.85 < spreads[0] / spreads[1] < 1.15
 
@@ -96,4 +96,4 @@ def test_mirrored_rows_are_no_more_evidence_than_the_rows() -> None:
 def test_a_model_without_a_linear_part_keeps_its_members() -> None:
     for recipe, rows in (SCMS["triangular"], (MODELS["gaussian dynamics"], ROWS)):
         model = recipe.fit(rows)
-        assert cp.PosteriorDraws(7)(model, Job(rows)) is model
+        assert cp.models.PosteriorDraws(7)(model, Job(rows)) is model

@@ -367,7 +367,9 @@ def patients(seed: int = 0, subjects: int = 30, steps: int = 8) -> cp.Transition
         state = after
     state, dose, after = (torch.stack(column, 1).flatten(0, 1) for column in zip(*rows, strict=True))
     schema = cp.Schema((cp.Column("volume"), cp.Column("age", static=True), TYPES), DOSES_UP, ("dose",))
-    return cp.with_lags(logged(state, dose, after, torch.arange(subjects).repeat_interleave(steps), schema=schema), 2)
+    return cp.data.with_lags(
+        logged(state, dose, after, torch.arange(subjects).repeat_interleave(steps), schema=schema), 2
+    )
 
 
 DOSES_UP = cp.Box((0.0,), (1.0,))

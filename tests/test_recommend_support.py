@@ -177,7 +177,7 @@ def test_a_word_for_a_missing_treatment_is_never_recommended() -> None:
 
 def test_a_treatment_called_none_is_not_what_is_withheld() -> None:
     advice = Advice("p", None, WITHHELD, None, 0.0, {}, {"none": 0.5}, "")
-    own = PersonalAdvice(cp.Verdict(), advice, {}, None, ())  # pyright: ignore[reportArgumentType]
+    own = PersonalAdvice(cp.policies.Verdict(), advice, {}, None, ())  # pyright: ignore[reportArgumentType]
     assert [row["recommended"] for row in own.rows()] == [False]
 
 

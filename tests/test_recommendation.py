@@ -181,8 +181,8 @@ def test_bad_patients_are_one_line(folder: Path, capsys, change: dict[str, Any],
 def test_the_verdict_travels_with_the_policy(folder: Path, tmp_path: Path) -> None:
     found = json.loads((folder / "run" / "check.json").read_text())
     policy = cp.load(folder / "run" / "policy")
-    assert policy.verdict == cp.Verdict(found["trust"], tuple(found["reasons"]))
-    policy.judged(cp.Verdict("no", ("it was seen to fail.",))).save(tmp_path / "copy")
+    assert policy.verdict == cp.policies.Verdict(found["trust"], tuple(found["reasons"]))
+    policy.judged(cp.policies.Verdict("no", ("it was seen to fail.",))).save(tmp_path / "copy")
     again = cp.load(tmp_path / "copy")
     assert again.verdict.trust == "no"
     assert policy.verdict.trust == found["trust"]

@@ -96,7 +96,7 @@ def learned(folder: Path, rows: cp.Transitions, task: Task | None = None) -> Run
 def recipe_for(rows: cp.Transitions) -> Any:
     """A small model of a table, categories among its columns or not."""
     coded = rows.schema.categories
-    return cp.MixedSCM(coded, ensemble=2, hidden=(8,), likelihood=BRIEF) if coded else DENSITY
+    return cp.models.MixedSCM(coded, ensemble=2, hidden=(8,), likelihood=BRIEF) if coded else DENSITY
 
 
 @pytest.fixture(scope="module")
@@ -379,7 +379,7 @@ def test_the_mean_of_episodes_has_the_interval_of_its_subjects() -> None:
 
 @pytest.fixture(scope="module")
 def septic() -> cp.Transitions:
-    task = cp.SyntheticSepsis(sepsis.population(60, 0))
+    task = cp.tasks.SyntheticSepsis(sepsis.population(60, 0))
     return cp.simulate(task, sepsis.physician(task), 60, 6, 0)
 
 
@@ -449,7 +449,7 @@ def test_rare_levels_stay_unnamed_in_a_rule(run: Path) -> None:
         "mean": torch.zeros(1, width),
         "spread": torch.ones(1, width),
     }
-    policy = SearchedPolicy(cp.Search(), weights, rows.schema, cp.Origin(0, "", ""))
+    policy = SearchedPolicy(cp.Search(), weights, rows.schema, cp.data.Origin(0, "", ""))
     assert RARE in policy.explain()
     rule = rule_of(policy, rows)
     assert len(rule) == 2
@@ -458,7 +458,7 @@ def test_rare_levels_stay_unnamed_in_a_rule(run: Path) -> None:
 
 
 def test_settings_show_every_field_and_no_number_of_a_subject() -> None:
-    task = cp.SyntheticSepsis(sepsis.population(20, 0))
+    task = cp.tasks.SyntheticSepsis(sepsis.population(20, 0))
     said = dict(lines_of("kind", task))
     assert said["kind"] == "SyntheticSepsis"
     assert said["end_reward"] == "15"
@@ -493,7 +493,7 @@ def test_groups_are_shown_with_their_size_and_rule() -> None:
 def test_continuous_doses_are_shown_by_quantiles_and_low_middle_and_high_are_imagined() -> None:
     moments = {"mean": torch.zeros(1, 4), "spread": torch.ones(1, 4)}
     weights = {"numbers": torch.zeros(5), "returns": torch.zeros(1), **moments}
-    policy = SearchedPolicy(cp.Search(), weights, CONTINUOUS.schema, cp.Origin(0, "", ""))
+    policy = SearchedPolicy(cp.Search(), weights, CONTINUOUS.schema, cp.data.Origin(0, "", ""))
     page = gather(Parts("doses", CONTINUOUS, 0, {}, scm=DENSITY.fit(CONTINUOUS), policy=policy))
     assert page.imagined is not None
     assert len(page.imagined.surface.choices) == 3

@@ -826,23 +826,23 @@ def tiny_arms(learner: D3QN) -> dict[str, Any]:
     models = {"ctrl-g": DENSITY, "ctrl-g-bicogan": PAPER, "base-d": MODELS["deterministic"]}
     models |= {"base-s": MODELS["gaussian dynamics"], "base-m": MODELS["mixture dynamics"]}
     planner = Planner(horizon=2, candidates=4, elites=2, iterations=1)
-    model = cp.Deterministic(hidden=(8,), batch_norm=False, likelihood=BRIEF)
+    model = cp.models.Deterministic(hidden=(8,), batch_norm=False, likelihood=BRIEF)
     small = {"dynamics": 2, "rewards": 2, "q_functions": 2, "model": model, "learner": learner, "selection": few}
     return {
         **{name: cp.CTRLg(model, learner=learner, selection=few) for name, model in models.items()},
         "d3qn": named_arms(learner)["d3qn"],
         "bcq": named_arms(learner)["bcq"],
-        "pets": PETS(cp.GaussianDynamics(**DYNAMICS), particles=2, planner=planner),
+        "pets": PETS(cp.models.GaussianDynamics(**DYNAMICS), particles=2, planner=planner),
         "steve": STEVE(**small),
         "mve": MVE(**small),
         "ctrl-g-rollouts": cp.CTRLg(DENSITY, learner=learner, selection=few, rollouts=SHORT),
-        "search": cp.Search(DENSITY, cp.PosteriorDraws(2), **BRIEF_SEARCH),
+        "search": cp.Search(DENSITY, cp.models.PosteriorDraws(2), **BRIEF_SEARCH),
         "pilco": cp.Search(MODELS["gaussian process"], None, **BRIEF_SEARCH),
         **{name: named_arms(learner)[name] for name in PERSONAL},
     }
 
 
-SHORT = cp.RolloutRows(every=10, episodes=1, steps=3, rounds=1)
+SHORT = cp.learners.RolloutRows(every=10, episodes=1, steps=3, rounds=1)
 BRIEF_SEARCH: dict[str, Any] = {"horizon": 3, "schedule": Schedule(steps=2, check_every=1), "choosing_starts": 2}
 
 
@@ -932,7 +932,7 @@ def test_a_run_loads_a_users_own_simulator(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", Slippery)
     run.start(rows, 0.2, 0)
     run.keep_task(task)
-    learner = PETS(cp.GaussianDynamics(**DYNAMICS), particles=2, planner=Planner(2, 4, 2, 1))
+    learner = PETS(cp.models.GaussianDynamics(**DYNAMICS), particles=2, planner=Planner(2, 4, 2, 1))
     run.keep("policy", learner.fit(run.training, run.task).save, ["data", "split", "task"])
     again = Run(tmp_path / "run", Slippery)
     assert again.task == task

@@ -128,9 +128,11 @@ def test_a_model_of_the_dynamics_imagines_for_its_own_columns_only() -> None:
 
 LEARNERS: dict[str, Any] = {
     "D3QN": POLICY,
-    "BCQ": cp.BCQ(learner=POLICY),
-    "PETS": cp.PETS(MODELS["gaussian dynamics"], particles=2, planner=cp.Planner(3, 10, 2, 1)),
-    "STEVE": cp.STEVE(horizon=1, learner=POLICY, dynamics=2, rewards=2, q_functions=2, model=MODELS["deterministic"]),
+    "BCQ": cp.learners.BCQ(learner=POLICY),
+    "PETS": cp.learners.PETS(MODELS["gaussian dynamics"], particles=2, planner=cp.learners.Planner(3, 10, 2, 1)),
+    "STEVE": cp.learners.STEVE(
+        horizon=1, learner=POLICY, dynamics=2, rewards=2, q_functions=2, model=MODELS["deterministic"]
+    ),
     "General": cp.CTRLg(DENSITY, cp.Augmenter(1), POLICY),
 }
 
@@ -172,8 +174,8 @@ def test_a_policy_advises_by_a_log_of_its_own_columns_only(name: str) -> None:
 
 def test_tables_of_other_units_are_not_one_table() -> None:
     rows, other = load(**NUMBERS), load(**{**NUMBERS, "units": {"lactate": "mg/dL"}})
-    assert "'lactate' is in mmol/L" in refused(lambda: cp.concatenate([rows, other]))
-    assert len(cp.concatenate([rows, load(**{**NUMBERS, "units": {}})])) == 2 * len(rows)
+    assert "'lactate' is in mmol/L" in refused(lambda: cp.data.concatenate([rows, other]))
+    assert len(cp.data.concatenate([rows, load(**{**NUMBERS, "units": {}})])) == 2 * len(rows)
 
 
 def test_units_of_an_action_are_compared_or_refused() -> None:
@@ -182,7 +184,7 @@ def test_units_of_an_action_are_compared_or_refused() -> None:
     def dosed(unit: str) -> cp.Transitions:
         return load(state="lactate", action="dose", actions=cp.Bins(), units={"dose": unit})
 
-    assert "'dose'" in refused(lambda: cp.concatenate([dosed("mg"), dosed("g")]))
+    assert "'dose'" in refused(lambda: cp.data.concatenate([dosed("mg"), dosed("g")]))
 
 
 RICH: dict[str, Any] = {
@@ -221,8 +223,8 @@ MADE: dict[str, Callable[[cp.Transitions], Any]] = {
     "model": lambda rows: DENSITY.fit(rows),
     "task": lambda rows: OUTCOME.fit(rows),
     "policy": lambda rows: POLICY.fit(rows, Pays(rows.actions)),
-    "behaviour": lambda rows: cp.BCQ(learner=POLICY).fit(rows, Pays(rows.actions)),
-    "choice": lambda rows: cp.Choice(DENSITY, (), "").fit(rows),
+    "behaviour": lambda rows: cp.learners.BCQ(learner=POLICY).fit(rows, Pays(rows.actions)),
+    "choice": lambda rows: cp.models.Choice(DENSITY, (), "").fit(rows),
     "auto": lambda rows: cp.AutoSCM((DENSITY,)).fit(rows),
 }
 
@@ -266,7 +268,7 @@ def test_a_density_of_a_table_with_categories_is_a_mixed_model(
     mixed: tuple[StructuralCausalModel, cp.Transitions],
 ) -> None:
     model, rows = mixed
-    assert isinstance(model.recipe, cp.MixedSCM)
+    assert isinstance(model.recipe, cp.models.MixedSCM)
     assert model.recipe.categories == ((2, 2), (3, 2), (4, 3))
     assert model.recipe.static == (1, 3)
     wanted = (DENSITY.law, DENSITY.ensemble, DENSITY.hidden, DENSITY.likelihood, DENSITY.variation_penalty)

@@ -33,7 +33,7 @@ def model() -> StructuralCausalModel:
 
 def test_an_ordered_dose_is_the_nearest_to_a_squashed_line() -> None:
     schema = Schema.of(["x", "y"], cp.Discrete.of([0.0, 1.0, 3.0]))
-    found = policy([0.5, -1.0, 0.25], schema, cp.OrderedDose(), [1.0, 0.0], [2.0, 4.0])
+    found = policy([0.5, -1.0, 0.25], schema, cp.policies.OrderedDose(), [1.0, 0.0], [2.0, 4.0])
     for x, y in [(1.0, 0.0), (5.0, -8.0), (-3.0, 8.0), (0.0, 1.0)]:
         dose = 1.5 + 1.5 * math.tanh(0.5 * (x - 1) / 2 - y / 4 + 0.25)
         nearest = min([0.0, 1.0, 3.0], key=lambda d: abs(d - dose))
@@ -42,12 +42,12 @@ def test_an_ordered_dose_is_the_nearest_to_a_squashed_line() -> None:
 
 def test_scored_actions_take_the_highest_score() -> None:
     schema = Schema.of(["x"], cp.Discrete.one_hot(3))
-    found = policy([1.0, -1.0, 0.0, 0.0, 0.0, 0.5], schema, cp.ScoredActions(), [0.0], [1.0])
+    found = policy([1.0, -1.0, 0.0, 0.0, 0.0, 0.5], schema, cp.policies.ScoredActions(), [0.0], [1.0])
     assert [found.actions.index(found.act(torch.tensor([[x]]))).item() for x in (2.0, -2.0, 0.1)] == [0, 1, 2]
 
 
 def test_a_network_is_layers_of_tanh() -> None:
-    actions, rule = cp.Box((-2.0,), (2.0,)), cp.OrderedDose(hidden=(3,))
+    actions, rule = cp.Box((-2.0,), (2.0,)), cp.policies.OrderedDose(hidden=(3,))
     numbers = torch.linspace(-1, 1, rule.width(2, actions))
     x = torch.tensor([[0.3, -0.7]])
     hidden = torch.tanh(x @ numbers[:6].view(2, 3) + numbers[6:9])
@@ -62,45 +62,49 @@ def test_what_is_ordered_is_told_from_the_space() -> None:
     assert is_ordered(cp.Discrete.of([0, 1]))
     assert is_ordered(cp.Discrete(((0.0, 0.0), (0.0, 1.0), (1.0, 0.0))))
     assert not is_ordered(cp.Discrete.one_hot(3))
-    assert isinstance(cp.Search().rule_for(cp.Discrete.one_hot(3)), cp.ScoredActions)
-    assert isinstance(cp.Search().rule_for(cp.Discrete.of([0, 1])), cp.OrderedDose)
+    assert isinstance(cp.Search().rule_for(cp.Discrete.one_hot(3)), cp.policies.ScoredActions)
+    assert isinstance(cp.Search().rule_for(cp.Discrete.of([0, 1])), cp.policies.OrderedDose)
 
 
 def test_a_rule_is_said_in_the_units_of_the_columns() -> None:
     states = (Column("lactate", unit="mmol/L"), Column("sex", levels=("f", "m")))
     schema = Schema(states, cp.Box((0.0,), (4.0,)), ("dose",))
-    found = policy([1.0, 0.5, -0.5, 0.25], schema, cp.OrderedDose(), [2.0, 0.0, 0.0], [0.5, 1.0, 1.0])
+    found = policy([1.0, 0.5, -0.5, 0.25], schema, cp.policies.OrderedDose(), [2.0, 0.0, 0.0], [0.5, 1.0, 1.0])
     said = "dose = 2 + 2 · tanh(−3.75 + 2·lactate (mmol/L) + 0.5·[sex = f] − 0.5·[sex = m])"
     assert found.explain() == said
     dose = 2 + 2 * math.tanh(-3.75 + 2 * 2.5 - 0.5)
     torch.testing.assert_close(found.act(torch.tensor([[2.5, 1.0]])), torch.tensor([[dose]]))
     network = policy(
-        [0.0] * 13, Schema.of(["x", "y"], cp.Box((0.0,), (4.0,))), cp.OrderedDose((3,)), [0.0] * 2, [1.0] * 2
+        [0.0] * 13, Schema.of(["x", "y"], cp.Box((0.0,), (4.0,))), cp.policies.OrderedDose((3,)), [0.0] * 2, [1.0] * 2
     )
     assert "cannot be said in words" in network.explain()
 
 
 def test_scores_are_said_action_by_action() -> None:
     schema = Schema.of(["x"], cp.Discrete.one_hot(2))
-    found = policy([1.0, -2.0, 0.0, 0.5], schema, cp.ScoredActions(), [0.0], [1.0])
+    found = policy([1.0, -2.0, 0.0, 0.5], schema, cp.policies.ScoredActions(), [0.0], [1.0])
     assert found.explain().splitlines()[1].endswith("= 0 + 1·x")
     assert found.explain().splitlines()[2].endswith("= 0.5 − 2·x")
 
 
 def test_objectives_by_hand() -> None:
     returns = torch.tensor([[[[1.0, 3.0]], [[4.0, 4.0]], [[6.0, 6.0]], [[10.0, 10.0]]]])  # Four members, one candidate.
-    assert cp.MeanReturn()(returns).item() == 5.5
-    assert cp.LowerBound(2.0)(returns).item() == pytest.approx(
+    assert cp.simulation.MeanReturn()(returns).item() == 5.5
+    assert cp.simulation.LowerBound(2.0)(returns).item() == pytest.approx(
         5.5 - 2 * torch.tensor([2.0, 4, 6, 10]).std(correction=0)
     )
-    assert cp.WorstShare(0.25)(returns).item() == 2.0
-    assert cp.WorstShare(0.5)(returns).item() == 3.0
-    assert cp.WorstShare(0.01)(returns).item() == 2.0
-    assert cp.WorstShare(0.3)(returns).item() == 3.0
+    assert cp.simulation.WorstShare(0.25)(returns).item() == 2.0
+    assert cp.simulation.WorstShare(0.5)(returns).item() == 3.0
+    assert cp.simulation.WorstShare(0.01)(returns).item() == 2.0
+    assert cp.simulation.WorstShare(0.3)(returns).item() == 3.0
 
 
-@pytest.mark.parametrize("how", [cp.CrossEntropy(candidates=40, elites=8), cp.EvolutionStrategy(candidates=40)])
-def test_optimisers_find_each_problem_s_own_optimum(how: cp.CrossEntropy | cp.EvolutionStrategy) -> None:
+@pytest.mark.parametrize(
+    "how", [cp.learners.CrossEntropy(candidates=40, elites=8), cp.learners.EvolutionStrategy(candidates=40)]
+)
+def test_optimisers_find_each_problem_s_own_optimum(
+    how: cp.learners.CrossEntropy | cp.learners.EvolutionStrategy,
+) -> None:
     goal, random = torch.tensor([[0.7, -1.2, 0.4], [-0.5, 0.3, 1.5]]), torch.Generator().manual_seed(0)
     found = how.start(torch.randn(2, 3, 3, generator=random), torch.ones(3))
     rounds = 60
@@ -115,7 +119,7 @@ def test_optimisers_find_each_problem_s_own_optimum(how: cp.CrossEntropy | cp.Ev
 def test_cross_entropy_fits_the_best_and_adds_a_deviation_that_falls_with_the_rounds() -> None:
     """The best two of 5, 1, −1, −5 have mean 3 and variance 4. Half of the extra deviation of 3 gives √(4 + 1.5²) = 2.5
     and none of it 2. A step of 0.5 goes half of the way there from mean 0 and deviation 1."""
-    how = cp.CrossEntropy(candidates=4, elites=2, extra=3.0, step=0.5)
+    how = cp.learners.CrossEntropy(candidates=4, elites=2, extra=3.0, step=0.5)
     draw = torch.tensor([5.0, 1.0, -1.0, -5.0]).view(1, 1, 4, 1)
     for done, deviation in ((0.5, 1.75), (1.0, 1.5)):
         found = how.start(torch.zeros(1, 1, 1), torch.ones(1))
@@ -127,7 +131,7 @@ def test_cross_entropy_fits_the_best_and_adds_a_deviation_that_falls_with_the_ro
 def test_every_round_of_a_search_knows_the_share_of_rounds_that_are_done(model: StructuralCausalModel) -> None:
     shares: list[float] = []
 
-    class Watched(cp.CrossEntropy):
+    class Watched(cp.learners.CrossEntropy):
         def learn(self, found: Distribution, draw: Tensor, score: Tensor, share: Tensor) -> None:
             shares.append(float(share))
 
@@ -149,7 +153,7 @@ def test_the_rule_found_is_the_best_one() -> None:
 
 
 def _still() -> Policy:
-    return policy([0.0] * 6, LOG.schema, cp.OrderedDose(), [0.0, 0.0], [1.0, 1.0])
+    return policy([0.0] * 6, LOG.schema, cp.policies.OrderedDose(), [0.0, 0.0], [1.0, 1.0])
 
 
 def learner_of(model: StructuralCausalModel, **changes: object) -> SearchLearner:
@@ -196,7 +200,7 @@ def test_factors_are_rounded_where_candidates_are_tried_and_not_where_one_is_cho
 
 def test_a_pool_s_noise_belongs_to_its_member(model: StructuralCausalModel) -> None:
     pool = model.abduct(LOG).unflatten(1, (2, -1))
-    drawn = cp.NoisePool().source(model, Job(LOG))(3, 2, 4, torch.Generator().manual_seed(0))
+    drawn = cp.simulation.NoisePool().source(model, Job(LOG))(3, 2, 4, torch.Generator().manual_seed(0))
     for member in range(2):
         known = {tuple(row) for row in pool[:, member].tolist()}
         assert all(tuple(row) in known for row in drawn[:, member].flatten(0, 1).tolist())
@@ -223,7 +227,7 @@ def test_the_best_of_all_checks_and_restarts_is_kept(model: StructuralCausalMode
 def test_a_saved_policy_answers_alike(tmp_path: Path) -> None:
     found = replace(SEARCH, schedule=Schedule(steps=2, check_every=1, log_every=1)).fit(LOG, DRIFT)
     found.save(tmp_path / "policy")
-    again = cp.load(tmp_path / "policy", Drift)
+    again = cp.load(tmp_path / "policy", cp.Policy, [Drift])
     assert torch.equal(again.act(LOG.state), found.act(LOG.state))
     assert again.return_in_model == found.return_in_model
     frame = again.act(_frame(LOG.state[:3]))
@@ -258,7 +262,7 @@ def test_what_cannot_be_searched_is_refused_in_one_line(model: StructuralCausalM
     with pytest.raises(cp.CounterpointError, match="has no horizon"):
         SEARCH.fit(LOG, Endless())
     with pytest.raises(cp.CounterpointError, match="the doses are continuous; use OrderedDose"):
-        replace(SEARCH, rule=cp.ScoredActions()).fit(LOG, DRIFT)
+        replace(SEARCH, rule=cp.policies.ScoredActions()).fit(LOG, DRIFT)
     broken = MODEL_RECIPE.fit(LOG)
     with torch.no_grad():
         broken.mechanism.law.slope.fill_(torch.nan)
@@ -272,11 +276,11 @@ def test_what_cannot_be_searched_is_refused_in_one_line(model: StructuralCausalM
 
 def test_an_evolution_strategy_wants_pairs() -> None:
     with pytest.raises(cp.CounterpointError, match="mirrored pairs"):
-        cp.EvolutionStrategy(candidates=7)
+        cp.learners.EvolutionStrategy(candidates=7)
     with pytest.raises(cp.CounterpointError, match="use fewer"):
-        cp.CrossEntropy(candidates=4, elites=5)
+        cp.learners.CrossEntropy(candidates=4, elites=5)
     with pytest.raises(cp.CounterpointError, match="1 candidates are no mirrored pairs"):
-        cp.CrossEntropy(candidates=1, elites=1)
+        cp.learners.CrossEntropy(candidates=1, elites=1)
 
 
 def test_a_search_that_never_looks_keeps_nothing_and_is_refused() -> None:

@@ -81,7 +81,7 @@ def test_continuous_doses_are_priced_and_lists_of_doses_are_not_unless_it_is_ask
     assert cp.Search().price(Job(log), cart) == 0
     assert SearchFlags().applied(cp.Search(), log, cart).support_price == pytest.approx(return_deviation(log))
     changed = SearchFlags(2.0, "worst-share", 7, 3, 9).applied(cp.Search(), log, cart)
-    assert (changed.support_price, changed.objective, changed.horizon) == (2.0, cp.WorstShare(), 9)
+    assert (changed.support_price, changed.objective, changed.horizon) == (2.0, cp.simulation.WorstShare(), 9)
     assert (changed.schedule.steps, changed.restarts) == (7, 3)
 
 
@@ -156,7 +156,7 @@ def test_settings_of_a_search_are_refused_where_nothing_is_searched(
 
 def test_an_older_policy_has_the_middle_of_its_space() -> None:
     schema = Schema.of(["x"], cp.Box((0.0,), (4.0,)))
-    found = policy([0.0, 0.0], schema, cp.OrderedDose(), [0.0], [1.0])
+    found = policy([0.0, 0.0], schema, cp.policies.OrderedDose(), [0.0], [1.0])
     assert torch.equal(found.doses, middle_doses(schema.actions))
     assert found.act([0.0]) == [2.0]
     assert SEARCH.support_price is None

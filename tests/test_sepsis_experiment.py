@@ -163,12 +163,12 @@ def _looks_right(out: Path, cells: list[dict[str, Any]]) -> None:
 
 
 def test_true_values_are_of_the_same_unseen_patients(rows: cp.Transitions) -> None:
-    task = cp.SyntheticSepsis()
+    task = cp.tasks.SyntheticSepsis()
     learner = replace(TINY.learner, schedule=cp.Schedule(steps=2))
     policy = learner.fit(Split.of(rows, 0).train, task)
     found = true_values(Fitted(None, {}, {"one": policy, "two": policy}), 200)  # pyright: ignore[reportArgumentType]
     assert found["one"] == found["two"] != found[PHYSICIAN]
-    unseen = cp.SyntheticSepsis(population(200, derive(0, "unseen patients")))
+    unseen = cp.tasks.SyntheticSepsis(population(200, derive(0, "unseen patients")))
     assert found["one"] == pytest.approx(float(cp.true_return(policy, unseen, 200, 0).mean()), abs=1e-4)
 
 

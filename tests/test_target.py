@@ -116,7 +116,10 @@ def test_a_policy_that_is_told_factors_is_told_those_before(personal: PersonalPo
     whole = personal.model.subject_factors(ROWS).mean[ROWS.subject]
     expected = ROWS.actions.index(seeing.act(ROWS.next_state, whole))
     assert torch.equal(found.after.argmax(1)[last], expected[last])
-    for model in (None, cp.DensitySCM(ensemble=1, hidden=(4,), likelihood=cp.Likelihood(schedule=BRIEF)).fit(ROWS)):
+    for model in (
+        None,
+        cp.DensitySCM(ensemble=1, hidden=(4,), likelihood=cp.models.Likelihood(schedule=BRIEF)).fit(ROWS),
+    ):
         with pytest.raises(cp.CounterpointError, match="told every subject's factor"):
             target(seeing, ROWS, model)
 

@@ -17,7 +17,7 @@ LOG = cp.simulate(TASK, cp.random_policy(TASK), 12, 10, seed=3)
 SEARCH = cp.Search(
     TrueModel(TASK, population=True),
     draws=None,
-    optimizer=cp.CrossEntropy(16, 4),
+    optimizer=cp.learners.CrossEntropy(16, 4),
     schedule=Schedule(steps=3, check_every=1, log_every=1),
     horizon=10,
 )

@@ -13,7 +13,7 @@ from counterpoint.models.dynamics.outcome import LearnedTask
 from counterpoint.models.scm.base import StructuralCausalModel
 from counterpoint.ope.result import Evaluation
 from counterpoint.policies.base import Policy
-from counterpoint.registry import load_kind
+from counterpoint.registry import load
 from counterpoint.run import Run
 from reproduction.sepsis import Sepsis
 from reproduction.sepsis_cohort import HELD_OUT
@@ -35,10 +35,10 @@ def report_of(experiment: Sepsis, out: Path) -> Path:
     parts, run = experiment.parts(out), Run(out / experiment.name / f"seed-{experiment.first_seed}")
     require(parts.exists(), f"'{out / experiment.name}' has no parts of a run; remove its cells and run it again")
     run.start(storage.read(parts / "data.parquet"), HELD_OUT, experiment.first_seed)
-    run.keep_task(load_kind(parts / "task", LearnedTask, "a task"))
-    run.keep_model(load_kind(parts / "scm", StructuralCausalModel, "a structural causal model"))
+    run.keep_task(load(parts / "task", LearnedTask))
+    run.keep_model(load(parts / "scm", StructuralCausalModel))
     examine(run)
-    policy = load_kind(parts / "policy", Policy, "a policy")
+    policy = load(parts / "policy", Policy)
     run.keep("policy", policy.judged(run.checked).save, ["data", "split", "task", "scm"])
     judged = Evaluation.from_json(read_json(parts / "evaluation.json", "run the experiment again"))
     run.keep("judgement", lambda path: write_text(path, judged.text()), ["data", "split", "policy"])

@@ -27,7 +27,7 @@ from counterpoint.models.base import Model
 from counterpoint.models.scm.base import StructuralCausalModel
 from counterpoint.ope.result import Evaluation
 from counterpoint.policies.base import Policy, Verdict
-from counterpoint.registry import known, load_kind
+from counterpoint.registry import Registry, load
 from counterpoint.simulation.streaming import StoredPieces
 from counterpoint.tasks.base import Task
 
@@ -180,14 +180,14 @@ class Run:
     def task(self) -> Task:
         """A simulator, or the reward and ends that `fit` learned."""
         path = self._use("task")
-        task = load_kind(path, Task, "a task", *self.classes) if path.is_dir() else self._simulator(path)
+        task = load(path, Task, self.classes) if path.is_dir() else self._simulator(path)
         if not isinstance(task, Task):
             raise CounterpointError(f"'{path}' does not hold a task; run {PARTS['task'].command} again")
         return task
 
     @property
     def scm(self) -> StructuralCausalModel:
-        return load_kind(self._use("scm"), StructuralCausalModel, "a structural causal model", *self.classes)
+        return load(self._use("scm"), StructuralCausalModel, self.classes)
 
     @property
     def augmented(self) -> Transitions:
@@ -196,7 +196,7 @@ class Run:
 
     @property
     def policy(self) -> Policy:
-        return load_kind(self._use("policy"), Policy, "a policy", *self.classes)
+        return load(self._use("policy"), Policy, self.classes)
 
     @property
     def judgement(self) -> Evaluation:
@@ -232,7 +232,7 @@ class Run:
         self.keep("scm", model.save, ["data", "split"])
 
     def _simulator(self, path: Path) -> Any:
-        return decode(read_json(path, "run simulate again"), known(*self.classes))
+        return decode(read_json(path, "run simulate again"), Registry(self.classes))
 
     def _split(self) -> dict[str, Any]:
         return read_json(self._use("split"), f"run {PARTS['split'].command} again")

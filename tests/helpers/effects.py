@@ -63,7 +63,7 @@ def responders(response: Tensor, steps: int, seed: int, deviation: float = 0.5) 
 def by_hand(effect: Sequence[Sequence[float]], deviation: float, rows: cp.Transitions) -> StructuralCausalModel:
     """One member of s' = s + Σ_r θ_r·(effect[r]·(1, s, a)) + deviation·u, one state column."""
     changes: tuple[Change, ...] = ("difference",)
-    recipe = cp.RandomEffects(len(effect), changes, ensemble=1, hidden=(2,), layout=cp.EquationForm(changes))
+    recipe = cp.RandomEffects(len(effect), changes, ensemble=1, hidden=(2,), layout=cp.models.EquationForm(changes))
     mechanism = recipe.build(1, 2 + len(effect), 1)
     with torch.no_grad():
         mechanism.law.effect.copy_(torch.tensor(effect).T[None])

@@ -48,7 +48,7 @@ ROWS = cp.simulate(TASK, cp.random_policy(TASK), 30, 8, seed=0)
 MODEL = cp.RandomEffects(factors=1, changes=("difference",), ensemble=2, hidden=(4,), schedule=BRIEF)
 
 SEARCH = cp.Search(
-    MODEL, None, schedule=Schedule(steps=8, check_every=4), optimizer=cp.CrossEntropy(16), choosing_starts=8,
+    MODEL, None, schedule=Schedule(steps=8, check_every=4), optimizer=cp.learners.CrossEntropy(16), choosing_starts=8,
     sees_factor=False,
 )  # fmt: skip
 

@@ -47,8 +47,8 @@ MODEL_RECIPE = cp.DensitySCM(ensemble=2, hidden=(8,), likelihood=BRIEF)
 
 SEARCH = cp.Search(
     model=MODEL_RECIPE,
-    draws=cp.PosteriorDraws(3),
-    optimizer=cp.CrossEntropy(candidates=32, elites=6),
+    draws=cp.models.PosteriorDraws(3),
+    optimizer=cp.learners.CrossEntropy(candidates=32, elites=6),
     schedule=Schedule(steps=12, check_every=4, log_every=4),
 )
 

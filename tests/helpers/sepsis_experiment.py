@@ -22,7 +22,7 @@ TINY = SepsisArms(
     scm=cp.DensitySCM(Gaussian(), ensemble=1, hidden=(8,), likelihood=BRIEF),
     effects=replace(EFFECTS, factors=1, ensemble=1, changes=(), schedule=cp.Schedule(steps=4, check_every=2)),
     windows=replace(
-        cp.BiCoGAN(factor=cp.LSTMFactor(window=3, width=4)),
+        cp.BiCoGAN(factor=cp.models.LSTMFactor(window=3, width=4)),
         generator_hidden=(8, 8),
         encoder_hidden=(8,),
         discriminator_hidden=(8,),

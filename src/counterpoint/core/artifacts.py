@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -22,8 +22,13 @@ from counterpoint.core.errors import CounterpointError
 from counterpoint.core.settings import checked
 from counterpoint.core.version import VERSION
 
-WEIGHTS, RECIPE, FORMAT = "weights.safetensors", "recipe.json", "counterpoint/4"
+WEIGHTS, RECIPE = "weights.safetensors", "recipe.json"
+FORMAT = "counterpoint/5"
+"""The format of `recipe.json`, raised whenever a class that artifacts name is renamed or changes its fields."""
+COMMANDS = {"scm": "counterpoint fit", "task": "counterpoint fit", "policy": "counterpoint train"}
+"""The command that makes an artifact, by the artifact's kind."""
 
+Kind = TypeVar("Kind")
 
 FIXES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free some disk space and run the command again"),
@@ -243,8 +248,14 @@ class Saved:
     parts: dict[str, Any]
 
 
-def load(folder: Path | str, classes: Mapping[str, type]) -> Any:
-    """Read an artifact back, checked against its hash; only the classes given can be made."""
+def load(folder: Path | str, kind: type[Kind], classes: Mapping[str, type]) -> Kind:
+    """Read an artifact back and check it against its hash.
+
+    Args:
+        folder: the folder that `Artifact.save` wrote.
+        kind: the class that the artifact must have.
+        classes: the classes that may be created, by name.
+    """
     folder = Path(folder)
     header = _read_header(folder)
     if not (folder / WEIGHTS).exists():
@@ -254,12 +265,16 @@ def load(folder: Path | str, classes: Mapping[str, type]) -> Any:
     if digest([header, tensors_hash(tensors)]) != said:
         raise CounterpointError(f"'{folder}' is not as it was saved (edited, truncated or damaged); save it again")
     try:
-        return _rebuild(header, tensors, classes)
+        artifact = _rebuild(header, tensors, classes)
     except CounterpointError:
         raise
     except (LookupError, AttributeError, RuntimeError, TypeError, ValueError, OverflowError, MemoryError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise CounterpointError(f"'{folder}' does not hold what its recipe says ({reason}); save it again") from None
+    if not isinstance(artifact, kind):
+        noun = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind.__name__).lower()
+        raise CounterpointError(f"'{folder}' holds a {type(artifact).__name__}, not a {noun}; name another folder")
+    return artifact
 
 
 def _rebuild(header: dict[str, Any], tensors: dict[str, Tensor], classes: Mapping[str, type]) -> Any:
@@ -292,7 +307,13 @@ def under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 def _read_header(folder: Path) -> dict[str, Any]:
     header = read_json(folder / RECIPE, "name the folder of a fitted model or policy")
-    if header.pop("format", None) != FORMAT:
+    written = str(header.pop("format", None))
+    if re.fullmatch(r"counterpoint/\d+", written) and written != FORMAT:
+        raise CounterpointError(
+            f"'{folder}' was written by another version of counterpoint (format {written}, read is {FORMAT});"
+            f" make it again with {COMMANDS.get(str(header.get('kind')), 'fit')}"
+        )
+    if written != FORMAT:
         raise CounterpointError(
             f"'{folder / RECIPE}' is not a {FORMAT} recipe; name the folder of a fitted model or policy"
         )

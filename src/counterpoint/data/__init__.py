@@ -1,1 +1,5 @@
 """Tables in, one table type inside."""
+
+from counterpoint.core.lazy import attach
+
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -1,1 +1,5 @@
 """Models of the dynamics: structural causal models and baselines."""
+
+from counterpoint.core.lazy import attach
+
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

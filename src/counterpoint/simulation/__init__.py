@@ -1,1 +1,5 @@
 """Rolling out: one loop for the truth and for fitted models."""
+
+from counterpoint.core.lazy import attach
+
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

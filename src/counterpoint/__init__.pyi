@@ -1,0 +1,52 @@
+"""The names of the package, each imported when it is first used; `core/lazy.py` reads this file."""
+
+from counterpoint import data as data
+from counterpoint import learners as learners
+from counterpoint import models as models
+from counterpoint import ope as ope
+from counterpoint import policies as policies
+from counterpoint import simulation as simulation
+from counterpoint import tasks as tasks
+from counterpoint.checks.assumptions import check_scm as check_scm
+from counterpoint.core.errors import CounterpointError as CounterpointError
+from counterpoint.core.errors import CounterpointWarning as CounterpointWarning
+from counterpoint.data.doses import Bins as Bins
+from counterpoint.data.knowledge import Knowledge as Knowledge
+from counterpoint.data.schema import Column as Column
+from counterpoint.data.schema import Schema as Schema
+from counterpoint.data.spaces import Box as Box
+from counterpoint.data.spaces import Discrete as Discrete
+from counterpoint.data.storage import read as read
+from counterpoint.data.storage import write as write
+from counterpoint.data.tables.dataframe import from_dataframe as from_dataframe
+from counterpoint.data.tables.inspection.inspecting import check as check
+from counterpoint.data.tables.reader import Reader as Reader
+from counterpoint.data.transitions import Transitions as Transitions
+from counterpoint.learners.ctrl_g import CTRLg as CTRLg
+from counterpoint.learners.ctrl_p import CTRLp as CTRLp
+from counterpoint.learners.d3qn import D3QN as D3QN
+from counterpoint.learners.search import Search as Search
+from counterpoint.models.dynamics.outcome import Outcome as Outcome
+from counterpoint.models.scm.auto import AutoSCM as AutoSCM
+from counterpoint.models.scm.bicogan import BiCoGAN as BiCoGAN
+from counterpoint.models.scm.density import DensitySCM as DensitySCM
+from counterpoint.models.scm.random_effects import RandomEffects as RandomEffects
+from counterpoint.nets.training import Schedule as Schedule
+from counterpoint.ope.compare import compare as compare
+from counterpoint.ope.evaluation import evaluate as evaluate
+from counterpoint.ope.true_return import true_return as true_return
+from counterpoint.policies.base import Policy as Policy
+from counterpoint.policies.recommendation import recommend as recommend
+from counterpoint.registry import load as load
+from counterpoint.run import Run as Run
+from counterpoint.simulation.augmentation import Augmenter as Augmenter
+from counterpoint.simulation.trials import random_policy as random_policy
+from counterpoint.simulation.trials import simulate as simulate
+from counterpoint.tasks.base import KnownSCM as KnownSCM
+from counterpoint.tasks.base import Task as Task
+from counterpoint.tasks.cartpole import CartPole as CartPole
+from counterpoint.tasks.hiv import HIV as HIV
+from counterpoint.tasks.tumour import Tumour as Tumour
+from counterpoint.tasks.ward import Ward as Ward
+
+__version__: str

@@ -1,0 +1,15 @@
+"""The names of the subpackage, each imported when it is first used; `core/lazy.py` reads this file."""
+
+from counterpoint.learners.baselines.bcq import BCQ as BCQ
+from counterpoint.learners.baselines.pets import PETS as PETS
+from counterpoint.learners.baselines.pets import Planner as Planner
+from counterpoint.learners.baselines.steve import MVE as MVE
+from counterpoint.learners.baselines.steve import STEVE as STEVE
+from counterpoint.learners.ctrl_g import CTRLg as CTRLg
+from counterpoint.learners.ctrl_p import CTRLp as CTRLp
+from counterpoint.learners.d3qn import D3QN as D3QN
+from counterpoint.learners.evolution import CrossEntropy as CrossEntropy
+from counterpoint.learners.evolution import EvolutionStrategy as EvolutionStrategy
+from counterpoint.learners.methods import paper_arms as paper_arms
+from counterpoint.learners.rollout_rows import RolloutRows as RolloutRows
+from counterpoint.learners.search import Search as Search

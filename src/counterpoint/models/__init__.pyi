@@ -1,0 +1,31 @@
+"""The names of the subpackage, each imported when it is first used; `core/lazy.py` reads this file."""
+
+from counterpoint.models.dynamics.deterministic import Deterministic as Deterministic
+from counterpoint.models.dynamics.gaussian import GaussianDynamics as GaussianDynamics
+from counterpoint.models.dynamics.gaussian_process import GaussianProcess as GaussianProcess
+from counterpoint.models.dynamics.mixture import MixtureDynamics as MixtureDynamics
+from counterpoint.models.dynamics.outcome import Outcome as Outcome
+from counterpoint.models.groups import KMeansGroups as KMeansGroups
+from counterpoint.models.groups import MixtureGroups as MixtureGroups
+from counterpoint.models.scm.auto import AutoSCM as AutoSCM
+from counterpoint.models.scm.auto import Candidate as Candidate
+from counterpoint.models.scm.auto import Choice as Choice
+from counterpoint.models.scm.base import StructuralCausalModel as StructuralCausalModel
+from counterpoint.models.scm.bicogan import BiCoGAN as BiCoGAN
+from counterpoint.models.scm.bicogan import ConditionalBiCoGAN as ConditionalBiCoGAN
+from counterpoint.models.scm.bicogan_networks import Adversarial as Adversarial
+from counterpoint.models.scm.density import DefaultLikelihood as DefaultLikelihood
+from counterpoint.models.scm.density import DensitySCM as DensitySCM
+from counterpoint.models.scm.density import location_scale as location_scale
+from counterpoint.models.scm.effects.changes import EquationForm as EquationForm
+from counterpoint.models.scm.lstm_factor import LSTMFactor as LSTMFactor
+from counterpoint.models.scm.mixed import MixedSCM as MixedSCM
+from counterpoint.models.scm.posterior import PosteriorDraws as PosteriorDraws
+from counterpoint.models.scm.random_effects import RandomEffects as RandomEffects
+from counterpoint.nets.laws import Gaussian as Gaussian
+from counterpoint.nets.laws import Mixture as Mixture
+from counterpoint.nets.laws import SkewedSpline as SkewedSpline
+from counterpoint.nets.laws import Spline as Spline
+from counterpoint.nets.likelihood import Likelihood as Likelihood
+from counterpoint.nets.training import Monitor as Monitor
+from counterpoint.nets.training import Schedule as Schedule

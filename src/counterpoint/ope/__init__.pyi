@@ -1,0 +1,11 @@
+"""The names of the subpackage, each imported when it is first used; `core/lazy.py` reads this file."""
+
+from counterpoint.ope.behaviour import BoostedTrees as BoostedTrees
+from counterpoint.ope.behaviour import Logistic as Logistic
+from counterpoint.ope.behaviour import NearestNeighbours as NearestNeighbours
+from counterpoint.ope.evaluation import OPESettings as OPESettings
+from counterpoint.ope.evaluation import evaluate as evaluate
+from counterpoint.ope.fqe import FQE as FQE
+from counterpoint.ope.problem import EpsilonMixture as EpsilonMixture
+from counterpoint.ope.result import Evaluation as Evaluation
+from counterpoint.ope.true_return import true_return as true_return
