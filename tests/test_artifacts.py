@@ -171,7 +171,7 @@ def test_tensors_survive_json_bit_for_bit(tensor: Tensor) -> None:
 
 
 def test_only_known_recipes_with_known_fields_are_made() -> None:
-    assert "'Unknown' is not known here" in refuse(lambda: artifacts.decode(artifacts.encode(UnRegistry()), Registry()))
+    assert "'Unknown' is not known here" in refuse(lambda: artifacts.decode(artifacts.encode(Unknown()), Registry()))
     strange = artifacts.encode(Schedule()) | {"colour": "red"}
     assert "'Schedule' is not known here" in refuse(lambda: artifacts.decode(strange, Registry()))
     nested = artifacts.encode(DENSITY) | {"law": {"type": "os.system", "command": "true"}}
