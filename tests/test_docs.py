@@ -21,14 +21,15 @@ SHAPES = False
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
-    str(path.relative_to(ROOT)): path.read_text() for path in (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")))
+    str(path.relative_to(ROOT)): path.read_text()
+    for path in (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")), *sorted(ROOT.glob("reproduction/docs/*.md")))
 }
 STEPS = 4
 """Steps of every training: enough to run each line, not to learn."""
 SMALLER = {"patients=1566": "patients=40", "cp.CartPole()": "cp.CartPole(horizon=20)"}
 SMALL_POLE = ("task:cartpole", "--task.horizon", "20")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-RUN = ("docs/quickstart.md", "docs/tables.md")
+RUN = ("docs/tutorial/first-ten-minutes.md", "docs/how-to/own-table.md")
 """Pages whose commands are run, not only parsed."""
 
 
@@ -106,7 +107,7 @@ def test_refusals_are_the_programs_own() -> None:
     """The guide quotes messages; what it quotes stands in the code."""
     code = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
     code = re.sub(r'"\s*\n\s*f?"', "", re.sub(r"\{[^{}]*\}", "…", code))
-    table = PAGES["docs/tables.md"].split("| refused | because |")[1].split("\n\n")[0]
+    table = PAGES["docs/how-to/own-table.md"].split("| refused | because |")[1].split("\n\n")[0]
     quoted = [quote for line in table.splitlines()[2:] for quote in re.findall(r"`([^`]+)`", line.split("|")[1])]
     pieces = [piece.strip() for quote in quoted for piece in quote.split("…") if len(piece.strip()) > 3]
     assert len(pieces) > 10
@@ -123,7 +124,7 @@ def test_links_lead_somewhere() -> None:
 
 
 def test_every_public_name_is_on_the_page_of_names() -> None:
-    named = re.findall(r"\.\. auto(?:class|function):: ([\w.]+)", PAGES["docs/api.md"])
+    named = re.findall(r"\.\. auto(?:class|function):: ([\w.]+)", PAGES["docs/reference/api.md"])
     names = {name.split(".")[-1] for name in named}
     public = {name for name in counterpoint.__all__ if not inspect.ismodule(getattr(counterpoint, name))}
     assert public <= names
@@ -134,7 +135,7 @@ def test_the_site_builds_without_a_warning_or_a_network(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "-c", "docs", "."]
     done = subprocess.run([*build, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
-    api = (tmp_path / "docs" / "api.html").read_text()
+    api = (tmp_path / "docs" / "reference" / "api.html").read_text()
     assert "Members whose counterfactuals are averaged." in api  # what stands under a field
     for page in tmp_path.rglob("*.html"):
         loaded = re.findall(r'<(?:script|link|img|iframe)[^>]+(?:src|href)="(https?:[^"]+)"', page.read_text())
