@@ -1,7 +1,7 @@
 """Run a script of benchmarks/ and keep the figures of its last line: `python tools/keep_benchmark.py fit_speed`.
 
 They go to results/benchmarks/<script>.json with the command, or to <script>-<suffix>.json with `--as SUFFIX` before the
-script's own options; what the script prints is shown as it comes. `results/claims.toml` names these files (`claims.py`).
+script's own options; its output is shown as it comes. `results/claims.toml` names these files (`claims.py`).
 """
 
 import argparse
