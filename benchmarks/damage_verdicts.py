@@ -23,6 +23,7 @@ from counterpoint.cli import main as cli
 from counterpoint.cli.fit import Fit
 from counterpoint.cli.recommend import SHOWN
 from counterpoint.core.errors import CounterpointError
+from counterpoint.data.tables.reading import read_table
 from counterpoint.policies.recommendation import WITHHELD
 from damage_kinds import KINDS, Trace
 from damage_log import BASES, NUMBERS, Log, Row, clean
@@ -293,7 +294,7 @@ def rightly_read(log: Log, folder: Path) -> Reading | None:
     path = write(log, folder, "right")
     told: Any = tyro.cli(Fit, args=fit_words(log, path, folder / "none"))
     try:
-        return reading(told.columns.reader().read(path, 0.2, 0).rows)
+        return reading(read_table(path, told.columns.layout(), 0.2, 0).rows)
     except CounterpointError:
         return None
 

@@ -1153,7 +1153,7 @@ def wrong_recipes() -> Iterator[Call]:
         cp.Discrete.of([0, 1]),
         cp.models.MixedSCM(((1, 2),)),
     ]
-    for recipe in [*named, *made, study().schema.reader]:
+    for recipe in [*named, *made, study().layout]:
         hints = get_type_hints(type(recipe))
         for name in [each.name for each in fields(recipe)]:
             kind = get_origin(hints[name]) or hints[name]

@@ -19,7 +19,8 @@ from counterpoint.core.seeding import derive
 from counterpoint.core.settings import Positive, check_settings
 from counterpoint.data.doses import Bins
 from counterpoint.data.knowledge import Knowledge
-from counterpoint.data.tables.reader import Reader
+from counterpoint.data.layout import Layout
+from counterpoint.data.tables.reading import read_table
 from counterpoint.data.transitions import Transitions, concatenate, held_out_subjects
 from counterpoint.simulation.augmentation import without_noise
 from counterpoint.tasks.sepsis import SyntheticSepsis
@@ -128,7 +129,7 @@ class TableCohort:
         again = "make the cohort again with counterpoint mimic"
         manifest = read_json(path.with_suffix(".json"), again)
         require({"state", "cuts"} <= manifest.keys(), f"'{path.with_suffix('.json')}' is no cohort's manifest; {again}")
-        rows = reader_of(manifest).read(path, HELD_OUT, seed).rows
+        rows = read_table(path, layout_of(manifest), HELD_OUT, seed).rows
         kept = rows[lasting(rows, self.shortest)]
         require(len(kept) > 0, f"no stay of '{path}' has {self.shortest} decisions; use a larger cohort")
         return within_seen(kept)
@@ -137,10 +138,10 @@ class TableCohort:
 Cohort = SyntheticPatients | TableCohort
 
 
-def reader_of(manifest: dict[str, Any]) -> Reader:
+def layout_of(manifest: dict[str, Any]) -> Layout:
     """How a cohort's table is read."""
     cuts: dict[str, Sequence[float]] = manifest["cuts"]
-    return Reader(
+    return Layout(
         subject="patient",
         episode="stay",
         time="bloc",

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from counterpoint.data.tables.dataframe import from_dataframe
-from counterpoint.data.tables.patients import read_patients
+from counterpoint.data.tables.new_subjects import read_patients
 from counterpoint.data.transitions import Transitions
 from helpers.tables import refused
 
@@ -43,13 +43,13 @@ def test_one_date_tells_that_the_day_is_first(mark: str, clock: str, year: str) 
     times = [day.replace("2024", year).replace("/", mark) + clock for day in ["28/02/2024", "29/02/2024", "01/03/2024"]]
     rows = read(records(times))
     assert steps(rows) == [(0.5, 1.5), (1.5, 2.5)]
-    assert rows.schema.reader.dates == "day-first"
-    assert rows.schema.reader.step == "1 days 00:00:00"
+    assert rows.layout.dates == "day-first"
+    assert rows.layout.step == "1 days 00:00:00"
 
 
 def test_one_date_tells_that_the_month_is_first() -> None:
     rows = read(records(["02/28/2024", "02/29/2024", "03/01/2024"]))
-    assert rows.schema.reader.dates == "month-first"
+    assert rows.layout.dates == "month-first"
     assert steps(rows) == [(0.5, 1.5), (1.5, 2.5)]
 
 
@@ -73,11 +73,11 @@ def test_dates_that_contradict_each_other_or_the_flag_are_refused() -> None:
 
 def test_new_patients_dates_are_read_as_the_training_tables_were() -> None:
     """Alone, 05/01 and 01/02 could be either: 5 January and 1 February as in training, where x = 9 is the last."""
-    schema = read(records(DAY_FIRST)).schema
+    rows = read(records(DAY_FIRST))
     new = pd.DataFrame({"id": ["b", "b"], "t": ["05/01/2024", "01/02/2024"], "x": [1.0, 9.0]})
-    assert read_patients(new, schema).state.tolist() == [[9.0]]
+    assert read_patients(new, rows.schema, rows.layout).state.tolist() == [[9.0]]
     other = pd.DataFrame({"id": ["b", "b"], "t": ["05/31/2024", "06/01/2024"], "x": [1.0, 9.0]})
-    assert "no day/month/year (first at row 0)" in refused(lambda: read_patients(other, schema))
+    assert "no day/month/year (first at row 0)" in refused(lambda: read_patients(other, rows.schema, rows.layout))
 
 
 def test_times_with_and_without_a_zone_are_not_compared() -> None:
@@ -90,7 +90,7 @@ def test_times_with_and_without_a_zone_are_not_compared() -> None:
     assert steps(read(table, zone="+05:00")) == [(1.5, 0.5)]
     assert steps(read(table, zone="Asia/Karachi")) == [(1.5, 0.5)]
     assert "zone='nowhere' is no zone" in refused(lambda: read(table, zone="nowhere"))
-    assert read(table, zone="UTC").schema.reader.zone == "UTC"
+    assert read(table, zone="UTC").layout.zone == "UTC"
 
 
 @pytest.mark.parametrize("times", [

@@ -11,6 +11,7 @@ import pytest
 
 import counterpoint as cp
 from counterpoint.cli import console
+from counterpoint.data.tables.reading import read_table
 from helpers.odd_worker import serve_odd
 
 SHAPES = False
@@ -106,7 +107,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Any:
     told = verdicts.tyro.cli(
         verdicts.Fit, args=verdicts.fit_words(log, verdicts.write(log, folder, "log"), folder / "run")
     )
-    rows = told.columns.reader().read(folder / "log.csv", 0.2, 0).rows
+    rows = read_table(folder / "log.csv", told.columns.layout(), 0.2, 0).rows
     quiet = verdicts.Said("age: state", "", 0)
     return verdicts.Clean(log, folder / "run", (quiet, quiet), rows, verdicts.reading(rows))
 
@@ -142,7 +143,7 @@ def test_a_log_is_compared_with_the_one_whose_reading_is_right(
     def look(log: Any, path: Path, run: Path) -> list[Any]:
         told = verdicts.tyro.cli(verdicts.Fit, args=verdicts.fit_words(log, path, run))
         run.mkdir()
-        cp.write(told.columns.reader().read(path, 0.2, 0).rows, run / "data.parquet")
+        cp.write(read_table(path, told.columns.layout(), 0.2, 0).rows, run / "data.parquet")
         return list(before.said)
 
     monkeypatch.setattr(verdicts, "look", look)

@@ -73,7 +73,7 @@ def test_a_negative_dose_is_not_taken_for_the_lowest_one() -> None:
     table = ward()
     rows = load(table, action="dose", actions=Bins())
     table.loc[7, "dose"] = -1.0
-    message = refused(lambda: cp.from_dataframe(table, like=rows.schema))
+    message = refused(lambda: cp.from_dataframe(table, like=rows))
     assert "'dose'" in message
     assert "row 7" in message
 
@@ -253,5 +253,5 @@ def test_a_column_knows_the_few_doses_it_was_given_and_no_other() -> None:
     table["dose"] = np.where(table["dose"] > 1, 2.5, 0.5)
     rows = load(table, action=["drug", "dose"])
     table.loc[3, "dose"] = 1.0
-    message = refused(lambda: cp.from_dataframe(table, like=rows.schema))
+    message = refused(lambda: cp.from_dataframe(table, like=rows))
     assert "column 'dose' has a dose at row 3 that is none of the known ones (1 such rows)" in message

@@ -18,10 +18,11 @@ from counterpoint.cli.check import Check
 from counterpoint.cli.column_flags import Columns
 from counterpoint.core.errors import CounterpointError
 from counterpoint.data.storage import write
+from counterpoint.data.tables.clock import changes
 from counterpoint.data.tables.dataframe import from_dataframe
 from counterpoint.data.tables.inspection import ColumnFacts, Inspection, TableProblem, check, markdown
-from counterpoint.data.tables.layout import changes
 from counterpoint.data.tables.missing import carried
+from counterpoint.data.tables.reading import read_table
 
 
 def ward(patients: int = 30, hours: int = 6, seed: int = 0, **changes: Any) -> pd.DataFrame:
@@ -338,7 +339,7 @@ def test_a_refusal_shows_no_dose(error: Exception, monkeypatch: pytest.MonkeyPat
     def refuse(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr("counterpoint.data.tables.reader.Reader.read", refuse)
+    monkeypatch.setattr("counterpoint.data.tables.inspection.choices.read_table", refuse)
     said = check(ward()).trial.error
     assert said in ("the action […] is outside […]", "the loader failed with KeyError; please report it")
 
@@ -674,7 +675,7 @@ def test_flags_and_study_say_the_same_and_load(tmp_path: Path) -> None:
         "subject", "time", "state", "action", "reward", "done", "outcome", "last", "step", "gaps", "categorical",
         "missing", "carry_forward", "bins",
     }  # fmt: skip
-    rows = tyro.cli(Columns, args=found.flags()).reader().read(path).rows
+    rows = read_table(path, tyro.cli(Columns, args=found.flags()).layout()).rows
     assert (len(rows), found.trial.error) == (found.trial.rows, "")
     assert tomllib.loads(found.study()) == {"table": found.choices}
     assert "# guessed" in found.study()
@@ -745,7 +746,7 @@ def test_encodings(encoding: str, found: str, tmp_path: Path) -> None:
         assert calm(seen, "the file is not")
     else:
         assert problem(seen, "the file is not utf-8").flag == f"--encoding {found}"
-        assert len(tyro.cli(Columns, args=seen.flags()).reader().read(path).rows) == 180
+        assert len(read_table(path, tyro.cli(Columns, args=seen.flags()).layout()).rows) == 180
 
 
 def test_our_own_tables_need_no_check(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from counterpoint.data.tables.columns import Times
-from counterpoint.data.tables.isolated_dates import isolated_dates, refuse_isolated
+from counterpoint.data.tables.clock import isolated_dates, refuse_isolated
+from counterpoint.data.tables.dates import Times
 from helpers.tables import refused
 
 

@@ -5,9 +5,10 @@ import pandas as pd
 import pytest
 
 import counterpoint as cp
-from counterpoint.data.tables.columns import Times
-from counterpoint.data.tables.odd_steps import refuse_swapped, step_notes
-from counterpoint.data.tables.patients import read_patients
+from counterpoint.data.tables.clock import refuse_swapped, step_notes
+from counterpoint.data.tables.dates import Times
+from counterpoint.data.tables.new_subjects import read_patients
+from counterpoint.data.tables.reading import read_table
 from helpers.tables import refused
 
 HOUR = 3600e9
@@ -103,14 +104,14 @@ def read(frame: pd.DataFrame) -> cp.Transitions:
 def test_logs_and_tables_of_new_subjects_are_held_to_it() -> None:
     american = table("2024-03-05 18:00", "2024-05-20 06:00", "2024-03-07 18:00")
     day_first = table("2024-04-05 18:00", form="%d/%m/%Y %H:%M").assign(patient="P9")
-    schema = read(american).schema
+    rows = read(american)
 
     def noted(frame: pd.DataFrame) -> str:
-        return "\n".join(schema.reader.read(pd.concat([american, frame], ignore_index=True)).notes)
+        return "\n".join(read_table(pd.concat([american, frame], ignore_index=True), rows.layout).notes)
 
     assert "the dates in column 't' of 1 record (first at row 18) follow" in noted(day_first)
-    assert read_patients(american, schema).notes == []
-    assert "day and month" in refused(lambda: read_patients(day_first, schema))
+    assert read_patients(american, rows.schema, rows.layout).notes == []
+    assert "day and month" in refused(lambda: read_patients(day_first, rows.schema, rows.layout))
     minutes = table("2024-04-05 18:00", factor=1 / 60).assign(patient="P9")
     assert "the rows of 1 of 4 records in column 't' are evenly spaced" in noted(minutes)
-    assert any("another unit" in note for note in read_patients(minutes, schema).notes)
+    assert any("another unit" in note for note in read_patients(minutes, rows.schema, rows.layout).notes)

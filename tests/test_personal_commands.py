@@ -11,7 +11,8 @@ import torch
 
 import counterpoint as cp
 from counterpoint.cli.column_flags import Columns
-from counterpoint.data.tables.patients import read_history, read_patients
+from counterpoint.data.tables.new_subjects import read_history, read_patients
+from counterpoint.data.tables.reading import read_table
 from counterpoint.policies.history import recommend_to
 from counterpoint.policies.personal import PersonalPolicy
 from counterpoint.policies.values import subject_values
@@ -86,7 +87,7 @@ def test_one_row_tells_nothing_and_the_policy_for_everybody_answers(run: Path, t
     assert told["record"]["deviation"] == [1.0]
     policy = Run(run).policy
     assert isinstance(policy, PersonalPolicy)
-    state = read_patients(record("p1", rows=1), policy.schema).state
+    state = read_patients(record("p1", rows=1), policy.schema, Run(run).data.layout).state
     assert told["recommendation"]["action"]["dose"] == float(policy.policies[-1].act(state))  # pyright: ignore[reportCallIssue]
     assert "too few rows" in capsys.readouterr().out
 
@@ -99,20 +100,21 @@ def test_steps_apart_are_no_evidence_and_that_is_said(run: Path, tmp_path: Path,
 
 
 def test_a_longer_record_is_surer(run: Path) -> None:
-    schema, model = Run(run).policy.schema, Run(run).scm
+    whole = Run(run)
+    schema, layout, model = whole.policy.schema, whole.data.layout, whole.scm
     spreads = []
     for rows in (2, 4, 6):
-        history = read_history(record("p0", rows), schema)
+        history = read_history(record("p0", rows), schema, layout)
         assert len(history.rows) == rows - 1
-        assert torch.equal(history.now.state, read_patients(record("p0", rows), schema).state)
+        assert torch.equal(history.now.state, read_patients(record("p0", rows), schema, layout).state)
         spreads.append(float(model.subject_factors(history.rows).covariance[0, 0, 0]))
     assert spreads[0] > spreads[1] > spreads[2]
 
 
 def test_rewards_and_outcomes_of_a_record_do_not_matter(run: Path) -> None:
-    schema = Run(run).policy.schema
-    plain = read_history(record("p0"), schema)
-    other = read_history(record("p0").assign(r=[9.0, None, 1, 2, 3, None]), schema)
+    schema, layout = Run(run).policy.schema, Run(run).data.layout
+    plain = read_history(record("p0"), schema, layout)
+    other = read_history(record("p0").assign(r=[9.0, None, 1, 2, 3, None]), schema, layout)
     assert torch.equal(plain.rows.next_state, other.rows.next_state)
     assert torch.equal(plain.rows.action, other.rows.action)
 
@@ -161,7 +163,7 @@ def test_many_new_subjects_get_everybodys_policy(run: Path, tmp_path: Path) -> N
     command("recommend", "--run", run, "--data", tmp_path / "new.csv", "--out", tmp_path / "new.json")
     told = json.loads((tmp_path / "new.json").read_text())["recommendations"]
     policy = Run(run).policy
-    everybody = policy.policies[-1].act(read_patients(new, policy.schema).state)  # pyright: ignore[reportIndexIssue, reportAttributeAccessIssue]
+    everybody = policy.policies[-1].act(read_patients(new, policy.schema, Run(run).data.layout).state)  # pyright: ignore[reportIndexIssue, reportAttributeAccessIssue]
     assert [each["action"]["dose"] for each in told] == everybody[:, 0].tolist()
     assert all(len(each["values"]) == 3 for each in told)
 
@@ -178,7 +180,7 @@ def test_a_policy_that_is_told_factors_is_told_the_records(run: Path, searched: 
     whole = Run(run)
     assert searched.factor_width == 1
     told = recommend_to(searched, record("p0"), whole.training, model=whole.scm, task=whole.task)
-    history = read_history(record("p0"), searched.schema)
+    history = read_history(record("p0"), searched.schema, Run(run).data.layout)
     theta = whole.scm.subject_factors(history.rows).mean
     assert told.subject.factor == pytest.approx(tuple(theta[0].tolist()))
     assert told.advice.action == {"dose": float(searched.act(history.now.state, theta))}
@@ -193,7 +195,13 @@ def test_a_policy_that_is_the_same_for_everybody_says_so(run: Path) -> None:
     told = recommend_to(plain, record("p0"), whole.training)
     assert "only the last row counts" in told.subject.why
     assert told.advice.values == pytest.approx(
-        dict(zip("012", plain.values(read_patients(record("p0"), plain.schema).state)[0].tolist(), strict=True))  # pyright: ignore[reportAttributeAccessIssue]
+        dict(
+            zip(
+                "012",
+                plain.values(read_patients(record("p0"), plain.schema, Run(run).data.layout).state)[0].tolist(),
+                strict=True,
+            )
+        )  # pyright: ignore[reportAttributeAccessIssue]
     )
     assert told.intervals == {}
 
@@ -231,32 +239,32 @@ def test_q_networks_for_groups(run: Path, tmp_path: Path, capsys) -> None:
 
 def lagged(table: pd.DataFrame, lags: int = 2) -> cp.Transitions:
     flags = Columns("id", "t", ("sex", "x"), ("dose",), "r", last="truncate", lags=lags)
-    return flags.reader().read(table).rows
+    return read_table(table, flags.layout()).rows
 
 
 def test_lags_are_read_again_from_a_new_subjects_table() -> None:
     rows = lagged(table(6, late=True))
     assert rows.state_names == ("sex", "x", "dose_1_ago", "dose_2_ago")
     new = record("p0")
-    history = read_history(new, rows.schema)
+    history = read_history(new, rows.schema, rows.layout)
     doses = [float(dose) for dose in new["dose"][:-1]]
     assert history.now.state[0, 2:].tolist() == [doses[-1], doses[-2]]
     assert history.rows.state[:, 2].tolist() == [0.0, *doses[:-1]]
     assert torch.equal(
         history.rows.next_state[:, 2:], torch.cat([history.rows.state[1:, 2:], history.now.state[:, 2:]])
     )
-    again = rows.schema.reader.read(table(6, late=True), like=rows.schema).rows
+    again = read_table(table(6, late=True), rows.layout, like=rows.schema).rows
     assert again.fingerprint == rows.fingerprint
     apart = new.assign(t=[0, 1, 2, 3, 4, 9])
-    assert read_history(apart, rows.schema).now.state[0, 2:].tolist() == [0.0, 0.0]
+    assert read_history(apart, rows.schema, rows.layout).now.state[0, 2:].tolist() == [0.0, 0.0]
     with pytest.raises(cp.CounterpointError, match="column 'dose' is not in the table"):
-        read_patients(new.drop(columns="dose"), rows.schema)
+        read_patients(new.drop(columns="dose"), rows.schema, rows.layout)
 
 
 def test_lags_given_later_are_remembered_too() -> None:
     later = cp.data.with_lags(lagged(table(6), lags=0), 2)
     assert later.schema == lagged(table(6)).schema
-    assert read_patients(table(3), later.schema).state.shape == (3, 4)
+    assert read_patients(table(3), later.schema, later.layout).state.shape == (3, 4)
 
 
 def test_a_drug_that_acts_late_on_the_command_line(tmp_path: Path, capsys) -> None:
@@ -272,9 +280,9 @@ def test_a_drug_that_acts_late_on_the_command_line(tmp_path: Path, capsys) -> No
 def test_a_finished_record_leaves_nothing_to_decide() -> None:
     whole = table(6)
     whole["died"] = (whole["t"] == 7) & (whole["id"] == "p1")
-    reader = cp.Reader("id", "t", ("sex", "x"), ("dose",), "r", done=("died",), last="truncate")
-    rows = reader.read(whole).rows
+    layout = cp.Layout("id", "t", ("sex", "x"), ("dose",), "r", done=("died",), last="truncate")
+    rows = read_table(whole, layout).rows
     own = whole[whole["id"] == "p1"]
     with pytest.raises(cp.CounterpointError, match="nothing is left to decide"):
-        read_history(own, rows.schema)
-    assert len(read_history(own.drop(columns="died"), rows.schema).rows) == 7
+        read_history(own, rows.schema, rows.layout)
+    assert len(read_history(own.drop(columns="died"), rows.schema, rows.layout).rows) == 7

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import counterpoint as cp
-from counterpoint.data.return_range import ReturnRange
+from counterpoint.data.returns import ReturnRange
 from counterpoint.ope.compare import compare
 from counterpoint.ope.evaluation import evaluate
 from counterpoint.ope.model_based import Inside

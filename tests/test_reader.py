@@ -1,6 +1,7 @@
 """Reading a user's table: clocks and gaps, ends, files, kinds of columns and missing values, against cases by hand."""
 
 import gzip
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -624,7 +625,7 @@ def test_another_table_is_read_like_the_first() -> None:
     new = ward(8, seed=5).assign(unit="icu", drug="salt")
     new["lactate"] = (3 * new["lactate"]).mask(new.index % 4 == 1)
     new["age"] = new["age"].mask(new.index % 6 == 1, NAN)
-    read_again = cp.from_dataframe(new, like=rows.schema)
+    read_again = cp.from_dataframe(new, like=rows)
     assert read_again.schema == rows.schema
     lost = kept(new)["lactate"].isna().to_numpy()
     assert read_again.state[:, 5].tolist() == lost.astype(float).tolist()
@@ -648,7 +649,7 @@ def test_what_is_static_is_for_the_first_table_to_say() -> None:
     )
     assert rows.schema.static == (1,)
     new = ward(1).assign(lactate=[5.0, 5.0, NAN, NAN, 5.0, 5.0], age=[NAN, 70.0, NAN, 70.0, NAN, NAN])
-    states = cp.from_dataframe(new, like=rows.schema).state
+    states = cp.from_dataframe(new, like=rows).state
     usual = rows.schema.states[0].fill
     assert usual is not None
     assert states[:, 0].tolist() == pytest.approx([5.0, 5.0, usual.value, usual.value, 5.0, 5.0])
@@ -660,7 +661,7 @@ def test_a_later_value_of_a_column_that_was_static_is_not_known_before() -> None
     rows = load(ward().assign(age=lambda t: t["age"].mask(t.index % 6 == 1)), state=["lactate", "age"], missing="mean")
     assert rows.schema.static == (1,)
     new = ward(1).assign(age=[70.0, NAN, 50.0, 50.0, 50.0, 50.0])
-    assert cp.from_dataframe(new, like=rows.schema).state[1, 1] != 50
+    assert cp.from_dataframe(new, like=rows).state[1, 1] != 50
 
 
 def test_a_refusal_does_not_show_the_levels_found_in_patients_cells() -> None:
@@ -673,26 +674,24 @@ def test_a_refusal_does_not_show_the_levels_found_in_patients_cells() -> None:
 def test_another_table_must_be_like_the_first() -> None:
     rows = load()
     assert "'unit' at row 0 is none of the 3 known labels" in refused(
-        lambda: cp.from_dataframe(ward().assign(unit="moon"), like=rows.schema)
+        lambda: cp.from_dataframe(ward().assign(unit="moon"), like=rows)
     )
     assert "'drug' at row 0 is none of the 3 known labels" in refused(
-        lambda: cp.from_dataframe(ward().assign(drug="zinc"), like=rows.schema)
+        lambda: cp.from_dataframe(ward().assign(drug="zinc"), like=rows)
     )
     assert "column 'age' is not in the table" in refused(
-        lambda: cp.from_dataframe(ward().drop(columns="age"), like=rows.schema)
+        lambda: cp.from_dataframe(ward().drop(columns="age"), like=rows)
     )
     torn_table = ward().assign(age=lambda t: t["age"].mask(t["id"] == "p03"))
-    assert "'age' has 6 missing values (first at row 18)" in refused(
-        lambda: cp.from_dataframe(torn_table, like=rows.schema)
-    )
-    handmade = cp.Schema.of(["x"], cp.Discrete.of([0, 1]))
-    assert "like is no schema of rows that were read" in refused(lambda: cp.from_dataframe(ward(), like=handmade))
+    assert "'age' has 6 missing values (first at row 18)" in refused(lambda: cp.from_dataframe(torn_table, like=rows))
+    handmade = replace(rows, layout=None)
+    assert "like has rows that were not read from a table" in refused(lambda: cp.from_dataframe(ward(), like=handmade))
 
 
 def test_the_step_of_the_first_table_is_that_of_the_next() -> None:
     rows = load()
     every_eight = ward().query("hour % 8 == 0")
-    assert "are not one step of 4 apart" in refused(lambda: cp.from_dataframe(every_eight, like=rows.schema))
+    assert "are not one step of 4 apart" in refused(lambda: cp.from_dataframe(every_eight, like=rows))
 
 
 def test_a_step_is_read_where_every_row_is_an_episode_too() -> None:

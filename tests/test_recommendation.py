@@ -12,7 +12,7 @@ import torch
 import counterpoint as cp
 from counterpoint.checks.support import Similar
 from counterpoint.cli.main import in_flags, main
-from counterpoint.data.tables.patients import read_patients
+from counterpoint.data.tables.new_subjects import read_patients
 from counterpoint.nets import training
 from counterpoint.policies.recommendation import Recommendations, recommend
 
@@ -139,21 +139,24 @@ def test_similar_states_are_counted(folder: Path) -> None:
 
 
 def test_a_new_patient_is_read_as_the_training_table_was(folder: Path) -> None:
-    schema = cp.Run(folder / "run").policy.schema
+    run = cp.Run(folder / "run")
+    schema = run.policy.schema
     fills = {column.name: column.fill for column in schema.states}
     moments = ["2150-01-01 00:00", "2150-01-01 04:00", "2150-01-01 08:00", "2150-01-01 20:00"]
     table = pd.DataFrame(
         {"patient": ["a", "a", "a", "b"], "charttime": moments, "sex": ["f", None, None, "m"],
          "heart_rate": [90.0, 91.0, None, None], "lactate": [None, 2.5, None, None], "ventilated": [0, 1, 1, 0]}
     )  # fmt: skip
-    patients = read_patients(table, schema)
+    patients = read_patients(table, schema, run.training.layout)
     assert patients.names == ["a", "b"]
     median = fills["heart_rate"].value
     assert patients.state[0].tolist() == [0.0, 91.0, 2.5, 1.0, 1.0]  # carried forward; a mask says it was not measured
     assert patients.state[1].tolist() == pytest.approx([1.0, median, fills["lactate"].value, 0.0, 1.0])
     assert patients.filled == [["sex", "heart_rate", "lactate"], ["heart_rate", "lactate"]]
     late = table.assign(charttime=["2150-01-01", "2150-01-02", "2150-01-05", "2150-01-01"])
-    assert read_patients(late, schema).state[0, 1] == pytest.approx(median)  # two steps are eight hours, not three days
+    assert read_patients(late, schema, run.training.layout).state[0, 1] == pytest.approx(
+        median
+    )  # two steps are eight hours, not three days
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,10 @@ import pytest
 import torch
 
 from counterpoint.core.errors import CounterpointError
-from counterpoint.data.return_range import ReturnRange, possible_returns
+from counterpoint.data.returns import (
+    ReturnRange,
+    possible_returns,
+)
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
 

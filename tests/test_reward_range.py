@@ -63,10 +63,10 @@ def test_learned_rewards_are_held_to_the_declared_range() -> None:
 
 def test_the_command_line_declares_the_range_of_rewards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     roles = {"subject": "id", "time": "t", "state": ("x",), "action": ("dose",), "reward": "r"}
-    assert Columns(**roles, reward_range="-4:0").reader().knowledge.reward_range == (-4.0, 0.0)  # pyright: ignore[reportArgumentType]
+    assert Columns(**roles, reward_range="-4:0").layout().knowledge.reward_range == (-4.0, 0.0)  # pyright: ignore[reportArgumentType]
     assert list(_flags({"reward_range": "-4:0"})) == ["--reward-range", "-4:0"]
     with pytest.raises(cp.CounterpointError, match="--reward-range -4 is not understood; give LOWEST:HIGHEST"):
-        Columns(**roles, reward_range="-4").reader()  # pyright: ignore[reportArgumentType]
+        Columns(**roles, reward_range="-4").layout()  # pyright: ignore[reportArgumentType]
     log().to_csv(tmp_path / "log.csv", index=False)
     for words in (("--data", tmp_path / "log.csv", *FLAGS, "--reward-range", "-3:0"), ("--reward-range", "-3:0")):
         with pytest.raises(SystemExit) as stopped:

@@ -215,7 +215,7 @@ def test_a_table_keeps_its_schema(suffix: str, tmp_path: Path) -> None:
     back = cp.read(tmp_path / f"t.{suffix}")
     assert back.schema == rows.schema
     assert back.fingerprint == rows.fingerprint
-    again = cp.from_dataframe(rich(), like=back.schema)
+    again = cp.from_dataframe(rich(), like=back)
     assert again.fingerprint == rows.fingerprint
 
 

@@ -82,13 +82,13 @@ def test_nobody_is_given_a_dose_that_nobody_alike_was(run: Path) -> None:
 def test_declarations_that_say_nothing_are_refused(flags: dict[str, tuple[str, ...]], said: str) -> None:
     columns = Columns("id", "t", ("HR",), ("dose",), "r", **flags)  # pyright: ignore[reportArgumentType]
     with pytest.raises(cp.CounterpointError, match=said):
-        columns.reader()
+        columns.layout()
 
 
 def test_flags_become_declarations() -> None:
     flags = {"bounds": ("HR=0,300",), "whole": ("n",), "circles": ("c,s",), "mirror": ("HR", "dose")}
-    reader = Columns("id", "t", ("HR", "n", "c", "s"), ("dose",), "r", **flags).reader()  # pyright: ignore[reportArgumentType]
-    assert reader.knowledge == cp.Knowledge((("HR", 0.0, 300.0),), ("n",), (("c", "s"),), ("HR", "dose"))
+    layout = Columns("id", "t", ("HR", "n", "c", "s"), ("dose",), "r", **flags).layout()  # pyright: ignore[reportArgumentType]
+    assert layout.knowledge == cp.Knowledge((("HR", 0.0, 300.0),), ("n",), (("c", "s"),), ("HR", "dose"))
 
 
 def test_a_killed_search_resumes_to_the_same_policy(run: Path, tmp_path: Path) -> None:

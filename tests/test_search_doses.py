@@ -10,7 +10,7 @@ import torch
 import counterpoint as cp
 from counterpoint.cli.search_flags import SearchFlags
 from counterpoint.data.jobs import Job
-from counterpoint.data.logged_returns import logged_returns, return_deviation
+from counterpoint.data.returns import logged_returns, return_deviation
 from counterpoint.data.schema import Schema
 from counterpoint.data.transitions import Transitions
 from counterpoint.learners.search import SearchLearner

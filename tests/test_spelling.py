@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 import counterpoint as cp
-from counterpoint.data.tables.patients import read_patients
+from counterpoint.data.tables.new_subjects import read_patients
 from counterpoint.data.tables.spelling import alike_ids, alike_note, level_notes, refuse_totals, stray_number_note
 from helpers.tables import refused
 
@@ -90,9 +90,9 @@ def test_a_log_is_read_with_a_note_that_names_the_column(recwarn: pytest.Warning
 
 def test_new_subjects_with_ids_that_are_alike_are_refused() -> None:
     """Of a record in two parts, the older part's last row is no present state."""
-    schema = read(table()).schema
-    assert read_patients(table(ids=("N-1", "N-2")), schema).names == ["N-1", "N-2"]
-    message = refused(lambda: read_patients(table(ids=("N-1", "N-1 ")), schema))
+    rows = read(table())
+    assert read_patients(table(ids=("N-1", "N-2")), rows.schema, rows.layout).names == ["N-1", "N-2"]
+    message = refused(lambda: read_patients(table(ids=("N-1", "N-1 ")), rows.schema, rows.layout))
     assert message.startswith("1 id in 'patient' like another")
-    message = refused(lambda: read_patients(table(ids=("N-1", "Total")), schema))
+    message = refused(lambda: read_patients(table(ids=("N-1", "Total")), rows.schema, rows.layout))
     assert "row of totals" in message

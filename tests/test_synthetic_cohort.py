@@ -14,7 +14,7 @@ import tyro
 from counterpoint.cli.fit import Fit
 from counterpoint.cli.main import main
 from counterpoint.core.errors import CounterpointError
-from counterpoint.data.tables.layout import changes
+from counterpoint.data.tables.clock import changes
 from counterpoint.data.transitions import Transitions
 from counterpoint.sources.mimic.columns import CTRL46, DOSES
 from counterpoint.tasks.sepsis import DOSES as DRUGS

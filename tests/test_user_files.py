@@ -9,10 +9,10 @@ import pytest
 
 from counterpoint.cli import main as cli
 from counterpoint.data.storage import read
-from counterpoint.data.tables import user_files
+from counterpoint.data.tables import columns
+from counterpoint.data.tables.columns import check_file
 from counterpoint.data.tables.dataframe import from_dataframe
 from counterpoint.data.tables.inspection import check
-from counterpoint.data.tables.user_files import check_file
 from helpers.tables import ROLES, refused, ward
 
 FEW = 2_000_000
@@ -43,10 +43,10 @@ def packed(folder: Path, text: bytes) -> Path:
 
 
 def test_a_packed_file_may_not_unpack_to_far_more_than_a_table(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(user_files, "USUAL", FEW)
+    monkeypatch.setattr(columns, "SMALL_TABLE", FEW)
     rows = b"a,b\n" + b"0,0\n" * (FEW // 4)
     path = packed(tmp_path, rows)
-    assert path.stat().st_size * user_files.FOLD < len(rows)
+    assert path.stat().st_size * columns.MAX_RATIO < len(rows)
     for call in (check_file, check, lambda table: from_dataframe(table, **ROLES)):
         message = refused(lambda call=call: call(path))
         assert "unpacks to more than 2 MB" in message
@@ -55,22 +55,22 @@ def test_a_packed_file_may_not_unpack_to_far_more_than_a_table(tmp_path: Path, m
 
 
 def test_a_packed_table_of_numbers_passes_and_no_more_than_the_most(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(user_files, "USUAL", 1000)
+    monkeypatch.setattr(columns, "SMALL_TABLE", 1000)
     text = ward(200).to_csv(index=False).encode()
     path = packed(tmp_path, text)
-    assert 1000 < len(text) < user_files.FOLD * path.stat().st_size
+    assert 1000 < len(text) < columns.MAX_RATIO * path.stat().st_size
     check_file(path)
-    monkeypatch.setattr(user_files, "MOST", len(text) - 1)
+    monkeypatch.setattr(columns, "MAX_BYTES", len(text) - 1)
     assert "unpacks to more than" in refused(lambda: check_file(path))
 
 
 def test_a_bomb_is_not_unpacked_whole(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(user_files, "USUAL", FEW)
+    monkeypatch.setattr(columns, "SMALL_TABLE", FEW)
     read_pieces = []
     whole = gzip.GzipFile.read
     monkeypatch.setattr(gzip.GzipFile, "read", lambda self, size: read_pieces.append(size) or whole(self, size))
     refused(lambda: check_file(packed(tmp_path, b"0,0\n" * 5_000_000)))
-    assert sum(read_pieces) <= FEW + 2 * user_files.PIECE
+    assert sum(read_pieces) <= FEW + 2 * columns.CHUNK
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"no gzip at all",

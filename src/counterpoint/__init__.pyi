@@ -20,7 +20,7 @@ from counterpoint.data.storage import read as read
 from counterpoint.data.storage import write as write
 from counterpoint.data.tables.dataframe import from_dataframe as from_dataframe
 from counterpoint.data.tables.inspection.inspecting import check as check
-from counterpoint.data.tables.reader import Reader as Reader
+from counterpoint.data.layout import Layout as Layout
 from counterpoint.data.transitions import Transitions as Transitions
 from counterpoint.learners.ctrl_g import CTRLg as CTRLg
 from counterpoint.learners.ctrl_p import CTRLp as CTRLp

@@ -16,7 +16,7 @@ CLASSES = {
     "counterpoint.data.knowledge": "Knowledge",
     "counterpoint.data.schema": "Column Fill Schema",
     "counterpoint.data.spaces": "Box Discrete",
-    "counterpoint.data.tables.reader": "Reader",
+    "counterpoint.data.layout": "Layout",
     "counterpoint.learners.baselines.bcq": "BCQ",
     "counterpoint.learners.baselines.pets": "PETS Planner",
     "counterpoint.learners.baselines.steve": "MVE STEVE",

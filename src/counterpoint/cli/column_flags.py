@@ -7,11 +7,10 @@ from counterpoint.cli.console import say
 from counterpoint.core.errors import CounterpointError, require
 from counterpoint.data.doses import Bins
 from counterpoint.data.knowledge import Knowledge
-from counterpoint.data.return_range import check_rewards
+from counterpoint.data.layout import DateOrder, Gaps, Last, Layout, Method, Outcome
+from counterpoint.data.returns import check_rewards
 from counterpoint.data.storage import read
-from counterpoint.data.tables.dates import DateOrder
-from counterpoint.data.tables.missing import Method
-from counterpoint.data.tables.reader import Gaps, Last, Outcome, Reader
+from counterpoint.data.tables.reading import read_table
 from counterpoint.data.transitions import Transitions
 
 
@@ -93,7 +92,7 @@ class Columns:
             f"--{missing[0] if missing else ''} is missing; name the columns of '{path}' for subject, time, state,"
             " action and reward",
         )
-        rows, notes = self.reader().read(path, held_out, seed)
+        rows, notes = read_table(path, self.layout(), held_out, seed)
         for note in notes:
             say(f"note: {note}")
         return rows
@@ -107,8 +106,8 @@ class Columns:
         knowledge = replace(rows.schema.knowledge, reward_range=declared)
         return replace(rows, schema=replace(rows.schema, knowledge=knowledge))
 
-    def reader(self) -> Reader:
-        """The same choices as a recipe."""
+    def layout(self) -> Layout:
+        """Return the flags as a layout."""
         plain = {
             name: getattr(self, name)
             for name in ("subject", "time", "state", "action", "reward", "done", "outcome", "truncated", "episode",
@@ -119,7 +118,7 @@ class Columns:
             (name, tuple(levels.split(",")) if levels else ()) for name, levels in _pairs(self.categorical)
         )
         units, bins = tuple(_pairs(self.units)), tuple(map(_bins, self.bins))
-        return Reader(**plain, categorical=categories, units=units, bins=bins, knowledge=self._knowledge())
+        return Layout(**plain, categorical=categories, units=units, bins=bins, knowledge=self._knowledge())
 
     def _knowledge(self) -> Knowledge:
         circles = tuple(_circle(word) for word in self.circles)

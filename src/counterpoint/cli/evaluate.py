@@ -13,7 +13,7 @@ from counterpoint.core.artifacts import write_text
 from counterpoint.core.errors import require
 from counterpoint.core.results import write_csv
 from counterpoint.core.wording import amount, counted, discounted
-from counterpoint.data.logged_returns import logged_returns
+from counterpoint.data.returns import logged_returns
 from counterpoint.data.transitions import Transitions
 from counterpoint.models.base import Model
 from counterpoint.nets.training import Monitor

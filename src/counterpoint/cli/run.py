@@ -19,7 +19,7 @@ from counterpoint.cli.report import Report
 from counterpoint.cli.train import Train
 from counterpoint.core.artifacts import write_text
 from counterpoint.core.errors import CounterpointError
-from counterpoint.data.tables.user_files import check_regular
+from counterpoint.data.tables.columns import check_regular
 
 CHAIN: dict[str, Any] = {
     "fit": Fit, "check-scm": CheckScm, "augment": Augment, "train": Train, "evaluate": Evaluate, "report": Report

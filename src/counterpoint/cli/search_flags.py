@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from counterpoint.core.settings import Count, Positive, Weight, check_settings
-from counterpoint.data.logged_returns import return_deviation
+from counterpoint.data.returns import return_deviation
 from counterpoint.data.transitions import Transitions
 from counterpoint.learners.search import Search
 from counterpoint.simulation.objectives import LowerBound, MeanReturn, WorstShare

@@ -5,7 +5,7 @@ import torch
 from counterpoint.checks.support import RARE, support
 from counterpoint.core.seeding import generator
 from counterpoint.data.jobs import NO_THETA
-from counterpoint.data.logged_returns import logged_returns
+from counterpoint.data.returns import logged_returns
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
 from counterpoint.learners.baselines.pets import PETSPolicy
@@ -52,7 +52,7 @@ def _logged(policy: Policy, rows: Transitions) -> list[str]:
     tried = policy.policies[-1] if isinstance(policy, PersonalPolicy) else policy
     kept = tried.kept if isinstance(tried, Policy) else None
     horizon = kept.horizon if kept else 0
-    returns, steps = logged_returns(rows, horizon), f"the first {horizon} steps" if horizon else "all steps"
+    returns, steps = logged_returns(rows, horizon or None), f"the first {horizon} steps" if horizon else "all steps"
     count = f"{len(returns)} episode{'s' if len(returns) != 1 else ''}"
     return [f"mean return in the log {float(returns.mean()):.4g} ({steps} of {count})"]
 

@@ -53,8 +53,8 @@ class Schema:
     """A name for each feature of an action."""
     doses: tuple[ActionColumn, ...] = ()
     """How columns of the user's table become actions, where they are not the features themselves."""
-    reader: Any = None
-    """How the user's table was read, so that a new subject's is read alike; none for rows that were never a table."""
+    action_units: tuple[tuple[str, str], ...] = ()
+    """(column, unit) of the action columns whose unit was declared."""
     learned_with: tuple[float, int] | None = None
     """Share and seed of the subjects that fills and cuts were learned without; none where nothing was learned."""
     knowledge: Knowledge = Knowledge()
@@ -200,8 +200,7 @@ def agree(mine: Schema, other: Schema, me: str = "model", they: str = "table") -
 
 
 def _agree_on_doses(mine: Schema, other: Schema, me: str, they: str) -> None:
-    """Units that were declared for action columns."""
-    units, others = (dict(getattr(schema.reader, "units", ())) for schema in (mine, other))
+    units, others = dict(mine.action_units), dict(other.action_units)
     for name in units.keys() & others.keys():
         require(
             units[name] == others[name],
@@ -234,6 +233,16 @@ def agree_on_actions(mine: ActionSpace, other: ActionSpace, me: str, they: str) 
         same_space(mine, other),
         f"the actions of the {me} are {describe(mine)} and those of the {they} {describe(other)}; use the same actions",
     )
+
+
+def quoted(names: Sequence[str]) -> str:
+    """Column names for a message.
+
+    Example:
+        >>> quoted(["age", "dose"])
+        "columns 'age', 'dose'"
+    """
+    return ("columns " if len(names) > 1 else "column ") + ", ".join(f"'{name}'" for name in names)
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:

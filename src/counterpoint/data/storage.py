@@ -20,8 +20,7 @@ from torch import Tensor
 from counterpoint.core.artifacts import decode, digest, replacing
 from counterpoint.core.errors import CounterpointError, require
 from counterpoint.core.settings import checked
-from counterpoint.data.tables.columns import check_suffix, kind_of, read_guarded
-from counterpoint.data.tables.table_format import (
+from counterpoint.data.stored_format import (
     MARK,
     SCHEMA_CLASSES,
     STRINGS,
@@ -34,6 +33,7 @@ from counterpoint.data.tables.table_format import (
     parts,
     tensors,
 )
+from counterpoint.data.tables.columns import check_suffix, kind_of, read_guarded
 from counterpoint.data.transitions import COLUMNS, Transitions, gather, new_room
 
 if TYPE_CHECKING:
@@ -165,6 +165,7 @@ class Stored:
             {".csv": lambda: _open_csv(self.path), ".parquet": lambda: _open_parquet(self.path)}
         )
         self.schema = decode(self.header["schema"], SCHEMA_CLASSES)
+        self.layout = decode(self.header["layout"], SCHEMA_CLASSES)
         self._starts = [0, *accumulate(size for size, *_ in self.header["groups"])]
 
     def __len__(self) -> int:
@@ -200,8 +201,8 @@ class Stored:
         return self._table(tensors(self.header, COLUMNS, {}, 0))
 
     def _table(self, fields: dict[str, Tensor]) -> Transitions:
-        known: dict[str, Any] = {**fields, **{name: tuple(self.header[name]) for name in STRINGS}}
-        return Transitions(**known, schema=self.schema)
+        names: dict[str, Any] = {name: tuple(self.header[name]) for name in STRINGS}
+        return Transitions(**fields, **names, schema=self.schema, layout=self.layout)
 
     def _fields(self, group: int, names: Sequence[str]) -> dict[str, Tensor]:
         size, *hashes = self.header["groups"][group]

@@ -12,6 +12,7 @@ from counterpoint.core.artifacts import device_of, recipe_hash, tensors_hash
 from counterpoint.core.errors import CounterpointError, require
 from counterpoint.core.seeding import generator
 from counterpoint.core.settings import Positive, checked
+from counterpoint.data.layout import Layout
 from counterpoint.data.schema import Schema, agree, numbered
 from counterpoint.data.spaces import ActionSpace
 
@@ -63,6 +64,8 @@ class Transitions:
     schema: Schema
     subject_names: tuple[str, ...]
     outcome_names: tuple[str, ...]
+    layout: Layout | None = None
+    """Layout of the table that the rows were read from; None for rows that were not read from a table."""
 
     def __post_init__(self) -> None:
         for name in COLUMNS:
@@ -88,6 +91,7 @@ class Transitions:
         schema: Schema | None = None,
         subject_names: Sequence[str] = (),
         outcome_names: Sequence[str] = ("terminated",),
+        layout: Layout | None = None,
     ) -> "Transitions":
         """Real rows; `episode` defaults to the subject, the names to numbers, and all ends to the first outcome.
 
@@ -120,6 +124,7 @@ class Transitions:
             schema=schema,
             subject_names=tuple(subject_names) or tuple(str(i) for i in range(int(subject.max()) + 1 if count else 0)),
             outcome_names=tuple(outcome_names),
+            layout=layout,
         )
 
     def __len__(self) -> int:
@@ -215,7 +220,7 @@ class Transitions:
         return total
 
 
-NAMES = ("schema", "subject_names", "outcome_names")
+NAMES = ("schema", "subject_names", "outcome_names", "layout")
 COLUMNS = tuple(f.name for f in fields(Transitions) if f.name not in NAMES)
 
 

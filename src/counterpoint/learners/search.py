@@ -23,7 +23,7 @@ from counterpoint.core.errors import CounterpointError, require
 from counterpoint.core.seeding import derive, generator
 from counterpoint.core.settings import Count, Positive, Weight, check_settings
 from counterpoint.data.jobs import Categories, Job, Origin, context, identity, spread_levels
-from counterpoint.data.logged_returns import return_deviation
+from counterpoint.data.returns import return_deviation
 from counterpoint.data.shapes import State, Theta
 from counterpoint.data.spaces import ActionSpace, Box
 from counterpoint.learners.evolution import CrossEntropy, EvolutionStrategy

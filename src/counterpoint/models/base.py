@@ -13,8 +13,12 @@ from counterpoint.core.artifacts import Artifact, Saved
 from counterpoint.core.errors import CounterpointError
 from counterpoint.core.seeding import derive
 from counterpoint.core.settings import checked
+from counterpoint.data.conversion import (
+    Converted,
+    convert_actions,
+    convert_states,
+)
 from counterpoint.data.jobs import NO_THETA, Job, Origin, check_factors
-from counterpoint.data.queries import Query, ask, ask_actions
 from counterpoint.data.schema import Schema, agree
 from counterpoint.data.shapes import Theta
 from counterpoint.data.transitions import Transitions
@@ -200,10 +204,10 @@ class Model(nn.Module, Artifact, ABC):
         """Next states as the user declared them to be."""
         return self.schema.held(after, state, action)
 
-    def _asked(self, state: Any, action: Any) -> tuple[Query, Tensor]:
+    def _asked(self, state: Any, action: Any) -> tuple[Converted, Tensor]:
         """States and an action for each, whatever form they come in."""
-        asked = ask(state, self.schema.states)
-        taken = ask_actions(action, self.schema, len(asked.values)).values.to(asked.values)
+        asked = convert_states(state, self.schema.states)
+        taken = convert_actions(action, self.schema, len(asked.values)).values.to(asked.values)
         return asked, taken
 
     def _factors(self, theta: Theta, rows: int, known: Transitions | None = None) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 from counterpoint.core.seeding import derive
 from counterpoint.core.settings import Fraction, Positive, Share, check_settings, checked
 from counterpoint.core.statistics import Interval
-from counterpoint.data.return_range import ReturnRange
+from counterpoint.data.returns import ReturnRange
 from counterpoint.data.schema import Schema
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions, concatenate

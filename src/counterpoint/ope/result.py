@@ -15,7 +15,7 @@ from counterpoint.core.errors import CounterpointError, require
 from counterpoint.core.settings import Share, check_settings
 from counterpoint.core.statistics import Interval
 from counterpoint.core.wording import counted, discounted
-from counterpoint.data.return_range import ReturnRange, possible_returns
+from counterpoint.data.returns import ReturnRange, possible_returns
 from counterpoint.data.transitions import Transitions
 from counterpoint.ope.confounding import Bound
 from counterpoint.ope.problem import Episodes, EpsilonMixture

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from counterpoint.core.settings import Amount, Share, check_settings
 from counterpoint.core.wording import amount, counted
-from counterpoint.data.return_range import ReturnRange
+from counterpoint.data.returns import ReturnRange
 from counterpoint.ope.result import Diagnostics, Estimate, Judgement
 
 

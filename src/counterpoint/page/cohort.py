@@ -10,7 +10,6 @@ from torch import Tensor
 from counterpoint.core.statistics import Interval
 from counterpoint.data.schema import Column
 from counterpoint.data.spaces import Discrete
-from counterpoint.data.tables.reader import Reader
 from counterpoint.data.transitions import Transitions
 from counterpoint.page.cells import (
     FEW,
@@ -189,18 +188,18 @@ def _part(rows: Transitions, flag: Bool[Tensor, " n"]) -> str:
 
 
 def _gaps(rows: Transitions) -> str:
-    reader = rows.schema.reader
-    if not isinstance(reader, Reader):
+    layout = rows.layout
+    if layout is None:
         return "The rows were not read from a table with gaps: no value is missing."
-    if reader.missing == "refuse" and not reader.carry_forward:
+    if layout.missing == "refuse" and not layout.carry_forward:
         return "Missing values were refused when the table was read: no value is missing."
-    kept = f"Values were carried forward for up to {reader.carry_forward:g} steps. " if reader.carry_forward else ""
+    kept = f"Values were carried forward for up to {layout.carry_forward:g} steps. " if layout.carry_forward else ""
     how = {
         "refuse": "What was still missing then was refused.",
         "median": "What was missing then is the median of the training subjects, or their commonest level.",
         "mean": "What was missing then is the mean of the training subjects, or their commonest level.",
         "linear": "What was missing then is foretold from the other columns by a regression on training subjects.",
-    }[reader.missing]
+    }[layout.missing]
     return (
         f"{kept}{how} The run's table does not mark which values these are unless --masks names the column:"
         " “at most” counts every value equal to the one that fills a gap, and carried values are not counted."

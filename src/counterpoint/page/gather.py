@@ -104,7 +104,7 @@ def _checks(found: CheckReport) -> PageTable:
 
 def _settings(parts: Parts) -> tuple[PageTable, ...]:
     things: dict[str, Any] = {
-        "How the table was read": parts.rows.schema.reader,
+        "How the table was read": parts.rows.layout,
         "What is known of the columns": parts.rows.schema.knowledge,
         "Reward and ends": getattr(parts.task, "recipe", parts.task),
         "Structural causal model": None if parts.scm is None else parts.scm.recipe,

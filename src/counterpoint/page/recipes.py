@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from counterpoint.core.artifacts import Artifact
+from counterpoint.data.layout import Layout
 from counterpoint.data.spaces import Box, Discrete, describe
-from counterpoint.data.tables.reader import Reader
 from counterpoint.page.cells import PageTable
 
 KIND = "kind"
@@ -34,7 +34,7 @@ def _inside(value: Any) -> dict[str, Any]:
     """The parts of a thing; nothing where it is said in one line."""
     if value is None or isinstance(value, str | int | float | Tensor | Artifact | Discrete | Box):
         return {}
-    if isinstance(value, Reader):
+    if isinstance(value, Layout):
         return {**_fields(value), "categorical": tuple(name for name, _ in value.categorical)}
     if isinstance(value, Mapping):
         return {str(key): part for key, part in value.items()}

@@ -15,8 +15,8 @@ from counterpoint.core.errors import CounterpointError, require
 from counterpoint.core.seeding import derive
 from counterpoint.core.settings import check_settings, checked
 from counterpoint.core.wording import counted
+from counterpoint.data.conversion import convert_states
 from counterpoint.data.jobs import NO_THETA, Job, check_factors
-from counterpoint.data.queries import ask
 from counterpoint.data.shapes import Action, State, Theta
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
@@ -117,15 +117,15 @@ class Policy(nn.Module, Artifact, ABC):
 
         States with missing values are filled as the training table was; where it had none they are refused.
         """
-        asked = ask(state, self.schema.states)
+        asked = convert_states(state, self.schema.states)
         chosen = self._act(asked.values, check_factors(theta, len(asked.values)))
-        if asked.table is None:
-            return asked.answer(chosen, ())
+        if asked.from_columns is None:
+            return asked.restore(chosen, ())
         if not isinstance(self.actions, Discrete):
-            return asked.table({name: chosen[:, i].tolist() for i, name in enumerate(self.schema.action_names)})
+            return asked.from_columns({name: chosen[:, i].tolist() for i, name in enumerate(self.schema.action_names)})
         choices = self.schema.choices()
         said = [choices[i] for i in self.actions.index(chosen).tolist()]
-        return asked.table({name: [choice[name] for choice in said] for name in choices[0]})
+        return asked.from_columns({name: [choice[name] for choice in said] for name in choices[0]})
 
     @torch.no_grad()
     def _act(self, state: State, theta: Theta) -> Action:

@@ -11,7 +11,7 @@ from counterpoint.checks.support import Similar, Threshold
 from counterpoint.core.settings import Share, checked
 from counterpoint.data.schema import agree
 from counterpoint.data.spaces import Discrete
-from counterpoint.data.tables.patients import History, read_history
+from counterpoint.data.tables.new_subjects import History, read_history
 from counterpoint.data.transitions import Transitions
 from counterpoint.models.base import Model
 from counterpoint.policies.base import Policy, Verdict
@@ -94,7 +94,7 @@ def recommend_to(
     the returns that an episode can have are moved to the nearer end of their range. `min_support` as in `recommend`.
     """
     agree(policy.schema, logged.schema, "policy", "log")
-    history = read_history(table, policy.schema)
+    history = read_history(table, policy.schema, logged.layout)
     rows = history.rows if len(history.rows) else logged[logged.subject < 0]
     model = policy.model if model is None and isinstance(policy, PersonalPolicy) else model
     met = meet(policy, rows, model)

@@ -8,8 +8,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from counterpoint.core.artifacts import Saved
+from counterpoint.data.conversion import convert_states
 from counterpoint.data.jobs import NO_THETA, Categories, Job, Origin, check_factors, context, spread_levels
-from counterpoint.data.queries import ask
 from counterpoint.data.schema import Schema
 from counterpoint.data.shapes import Theta
 from counterpoint.data.spaces import Discrete
@@ -31,7 +31,7 @@ class QPolicy(Policy):
     @torch.no_grad()
     def values(self, state: Any, theta: Theta = NO_THETA) -> Float[Tensor, "n actions"]:
         """Q(s, a) of every action; states as in `act`."""
-        state = ask(state, self.schema.states).values
+        state = convert_states(state, self.schema.states).values
         theta = check_factors(theta, len(state))
         told = context(spread_levels(state, self.schema.categories), theta=theta).to(self.device)
         return self.network(told.expand(self.network.members, -1, -1)).mean(0).to(state)

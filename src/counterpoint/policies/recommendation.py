@@ -16,10 +16,10 @@ from torch import Tensor
 
 from counterpoint.checks.support import Similar, Threshold, near_doses
 from counterpoint.core.settings import Share, checked
-from counterpoint.data.return_range import ReturnRange
+from counterpoint.data.returns import ReturnRange
 from counterpoint.data.schema import agree
 from counterpoint.data.spaces import Discrete
-from counterpoint.data.tables.patients import CurrentStates, read_patients
+from counterpoint.data.tables.new_subjects import CurrentStates, read_patients
 from counterpoint.data.transitions import Transitions
 from counterpoint.models.base import Model
 from counterpoint.policies.base import Policy, Verdict
@@ -101,7 +101,7 @@ def recommend(
     as supported where at least 5% and three of the similar rows had it, or the share `min_support` where one is given.
     """
     agree(policy.schema, logged.schema, "policy", "log")
-    patients = read_patients(table, policy.schema)
+    patients = read_patients(table, policy.schema, logged.layout)
     met = meet(policy, logged[logged.subject < 0], model)
     values = _values(met, patients.state, model, task, seed)
     possible = returns_of(logged, task, isinstance(met.decides, QPolicy))

@@ -6,8 +6,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from counterpoint.data.return_range import ReturnRange, possible_returns
-from counterpoint.data.tables.patients import CurrentStates
+from counterpoint.data.returns import (
+    ReturnRange,
+    possible_returns,
+)
+from counterpoint.data.tables.new_subjects import CurrentStates
 from counterpoint.data.transitions import Transitions
 from counterpoint.tasks.base import Task
 

@@ -14,8 +14,8 @@ from counterpoint.checks.support import Similar
 from counterpoint.core.errors import CounterpointError, require
 from counterpoint.core.seeding import generator
 from counterpoint.core.settings import Count, Fraction, Positive, checked
+from counterpoint.data.conversion import convert_states
 from counterpoint.data.jobs import NO_THETA, check_factors
-from counterpoint.data.queries import ask
 from counterpoint.data.schema import agree
 from counterpoint.data.shapes import Theta
 from counterpoint.data.spaces import Discrete
@@ -79,7 +79,7 @@ def action_values(
     them is refused: the model has nothing to say there.
     """
     if not isinstance(policy.actions, Discrete):
-        raise CounterpointError("continuous doses have no list of actions to value; ask for state_values")
+        raise CounterpointError("continuous doses have no list of actions to value; convert_states for state_values")
     first = policy.actions.table()
     return _values(policy, model, task, state, theta, (episodes, horizon, discount, share, seed), logged, first)
 
@@ -141,7 +141,7 @@ def _values(
     episodes, horizon, discount, share, seed = how
     agree(policy.schema, model.schema, "policy", "model")
     check_task(task, policy.schema, "policy")
-    states = ask(state, policy.schema.states).values
+    states = convert_states(state, policy.schema.states).values
     factors = check_factors(theta, len(states)).expand(len(states), -1)
     _check_like(states, logged)
     simulator, actions = ModelSimulator([model]), 1 if first is None else len(first)

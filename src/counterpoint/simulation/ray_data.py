@@ -5,7 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from counterpoint.core.threads import one_thread
-from counterpoint.data.tables.table_format import from_arrow, to_arrow
+from counterpoint.data.stored_format import (
+    from_arrow,
+    to_arrow,
+)
 from counterpoint.data.transitions import Transitions
 from counterpoint.simulation.augmentation import without_noise
 from counterpoint.simulation.ray_cluster import cluster, ray_library

@@ -59,7 +59,7 @@ class KnownModel(Model):
         asked, taken = self._asked(state, action)
         factors = self._factors(theta, len(taken))
         noise = self.mechanism.prior(len(taken), random)
-        return asked.answer(self._next(asked.values, taken, factors, noise), self.schema.states)
+        return asked.restore(self._next(asked.values, taken, factors, noise), self.schema.states)
 
     def imagine(
         self, rows: Transitions, action: Float[Tensor, "n m a"], random: torch.Generator, theta: Theta = NO_THETA

@@ -1,28 +1,25 @@
-"""The action columns of a user's table as actions: numbers as they are, labels, bins, products of several columns."""
+"""Read the action columns of a user's table: numbers, labels, bins of amounts, and products of several columns."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from counterpoint.core.errors import CounterpointError, require
 from counterpoint.data.doses import ActionColumn, Bins, product_space
-from counterpoint.data.schema import Schema
+from counterpoint.data.layout import Layout
+from counterpoint.data.schema import Schema, quoted
 from counterpoint.data.spaces import TOLERANCE, ActionSpace, Box, Discrete, check_actions
-from counterpoint.data.tables.columns import CheckedColumns, quoted
-from counterpoint.data.tables.training_only import training_levels
-
-if TYPE_CHECKING:
-    from counterpoint.data.tables.reader import Reader
+from counterpoint.data.tables.columns import CheckedColumns
+from counterpoint.data.tables.state_columns import training_levels
 
 FEW = 50
-"""A numeric action with at most this many distinct values is taken to be discrete."""
+"""A numeric action with at most this many distinct values is discrete."""
 
 
 @dataclass(frozen=True)
 class ReadActions:
-    """The features of every row's action in the table's row order, their space, names, and how they were coded."""
+    """Features of every row's action in the table's own order, and their space, names and coding."""
 
     features: torch.Tensor
     space: ActionSpace
@@ -31,54 +28,58 @@ class ReadActions:
 
 
 def read_actions(
-    columns: CheckedColumns, how: "Reader", needed: np.ndarray, training: np.ndarray, like: Schema | None
+    columns: CheckedColumns, layout: Layout, needed: np.ndarray, training: np.ndarray, like: Schema | None
 ) -> ReadActions:
-    """The table's actions; the cuts of bins are learned from the training rows."""
+    """Return the actions of the table. Cuts of bins are learned from the training rows; `like` gives a known coding."""
     if like is not None:
-        return _alike(columns, how, needed, like)
-    bins = {name: _bins_of(name, how.bins) for name in how.action}
-    text = [bool(how.labels) or _holds_labels(columns, name) for name in how.action]
-    _check_bins(how, text)
-    if how.labels and len(how.action) > 1:
-        raise CounterpointError(f"labels name the actions of one column, not of {quoted(how.action)}; pass one column")
-    if how.actions is not None and any(text):
-        return _labelled(columns, how, needed)
+        return _alike(columns, layout, needed, like)
+    bins = {name: _bins_of(name, layout.bins) for name in layout.action}
+    text = [bool(layout.labels) or _holds_labels(columns, name) for name in layout.action]
+    _check_bins(layout, text)
+    if layout.labels and len(layout.action) > 1:
+        raise CounterpointError(
+            f"labels name the actions of one column, not of {quoted(layout.action)}; pass one column"
+        )
+    if layout.actions is not None and any(text):
+        return _labelled(columns, layout, needed)
     if not any(text) and not any(bins.values()):
-        return _numbers(columns, how, needed, how.actions)
-    if how.actions is not None:
+        return _numbers(columns, layout, needed, layout.actions)
+    if layout.actions is not None:
         raise CounterpointError("bins make the actions themselves; leave actions away, or the bins")
-    coded = [_column(columns, name, bins[name], how, needed, training) for name in how.action]
+    coded = [_column(columns, name, bins[name], layout, needed, training) for name in layout.action]
     return coded_actions(columns, coded, needed)
 
 
-def _alike(columns: CheckedColumns, how: "Reader", needed: np.ndarray, like: Schema) -> ReadActions:
+def _alike(columns: CheckedColumns, layout: Layout, needed: np.ndarray, like: Schema) -> ReadActions:
     if like.doses:
         return coded_actions(columns, list(like.doses), needed, like.actions)
-    read = _labelled(columns, how, needed) if how.labels else _numbers(columns, how, needed, like.actions)
+    read = _labelled(columns, layout, needed) if layout.labels else _numbers(columns, layout, needed, like.actions)
     return ReadActions(read.features, like.actions, like.action_names)
 
 
 def _holds_labels(columns: CheckedColumns, name: str) -> bool:
     if columns.holds_stray_text(name):
-        columns.measured(name)  # Says which row is not a number.
+        columns.measured(name)  # Refuses the column and names the row.
     return columns.holds_labels(name)
 
 
-def _check_bins(how: "Reader", text: list[bool]) -> None:
-    """Words have no amounts to cut."""
-    words = [name for name, is_text in zip(how.action, text, strict=True) if is_text]
-    for bins in how.bins:
-        if bins.column in words or (not bins.column and len(words) == len(how.action)):
+def _check_bins(layout: Layout, text: list[bool]) -> None:
+    """Refuse bins for a column of words."""
+    words = [name for name, is_text in zip(layout.action, text, strict=True) if is_text]
+    for bins in layout.bins:
+        if bins.column in words or (not bins.column and len(words) == len(layout.action)):
             raise CounterpointError(f"bins are for amounts, and column '{words[0]}' holds words; leave the bins away")
 
 
 def _bins_of(name: str, bins: tuple[Bins, ...]) -> Bins | None:
-    own = [each for each in bins if each.column == name]
-    return next(iter(own or [each for each in bins if not each.column]), None)
+    """Return the bins of a column: those that name it, else those that name no column."""
+    named = [candidate for candidate in bins if candidate.column == name]
+    unnamed = [candidate for candidate in bins if not candidate.column]
+    return next(iter(named or unnamed), None)
 
 
-def _numbers(columns: CheckedColumns, how: "Reader", needed: np.ndarray, space: ActionSpace | None) -> ReadActions:
-    names = how.action
+def _numbers(columns: CheckedColumns, layout: Layout, needed: np.ndarray, space: ActionSpace | None) -> ReadActions:
+    names = layout.action
     amounts = np.column_stack([columns.numbers(name, needed) for name in names])
     values = amounts.astype(np.float32)
     vanish = ((values == 0) & (amounts != 0) & needed[:, None]).any(0)
@@ -87,7 +88,7 @@ def _numbers(columns: CheckedColumns, how: "Reader", needed: np.ndarray, space: 
         len(np.unique(a[needed])) > len(np.unique(v[needed])) for a, v in zip(amounts.T, values.T, strict=True)
     )
     require(not merged, f"{quoted(names)} holds doses that single precision cannot tell apart; change the unit")
-    # Rows that are not needed may lack an action: any valid one keeps the row numbers right.
+    # Rows that are not needed may lack an action; a valid one is put there, so that row numbers stay the same.
     values[~needed] = values[needed][0] if space is None or needed.any() else _any_of(space, len(names))
     space = _infer(values, names) if space is None else space
     features = torch.from_numpy(values)
@@ -100,36 +101,37 @@ def _numbers(columns: CheckedColumns, how: "Reader", needed: np.ndarray, space: 
 
 
 def _any_of(space: ActionSpace, columns: int) -> tuple[float, ...]:
-    """An action of a space as the columns of a table say it: its features, or its index."""
+    """Return some action of a space in the table's columns: its features, or its index."""
     if isinstance(space, Box):
         return space.low
     return space.values[0] if columns == space.width else (0.0,)
 
 
-def _labelled(columns: CheckedColumns, how: "Reader", needed: np.ndarray) -> ReadActions:
-    """Treatments by name for a space that is given: the features of action i stand for label i."""
-    name, space = how.action[0], how.actions
-    if not (isinstance(space, Discrete) and space.count == len(how.labels)):
+def _labelled(columns: CheckedColumns, layout: Layout, needed: np.ndarray) -> ReadActions:
+    """Code treatments by name for a declared space: label i is action i."""
+    name = layout.action[0]
+    space = layout.actions
+    if not (isinstance(space, Discrete) and space.count == len(layout.labels)):
         raise CounterpointError(
             f"column '{name}' holds labels; pass labels=[…], one for each action of a Discrete space, or no actions"
         )
-    codes = columns.places(name, list(how.labels), needed)[0]
+    codes = columns.places(name, list(layout.labels), needed)
     names = (name,) if space.width == 1 else tuple(f"{name}_{i}" for i in range(space.width))
     if space == Discrete.one_hot(space.count):
-        names = tuple(f"{name}={label}" for label in how.labels)
-    said = ActionColumn(name, labels=how.labels)
-    return ReadActions(space.features(torch.from_numpy(codes)), space, names, (said,))
+        names = tuple(f"{name}={label}" for label in layout.labels)
+    column = ActionColumn(name, labels=layout.labels)
+    return ReadActions(space.features(torch.from_numpy(codes)), space, names, (column,))
 
 
 def _column(
-    columns: CheckedColumns, name: str, bins: Bins | None, how: "Reader", needed: np.ndarray, training: np.ndarray
+    columns: CheckedColumns, name: str, bins: Bins | None, layout: Layout, needed: np.ndarray, training: np.ndarray
 ) -> ActionColumn:
-    """How one of several columns is coded: labels, bins, or the few amounts it holds."""
-    declared = dict(how.categorical).get(name)
-    if how.labels or declared or columns.holds_labels(name):
+    """Return the coding of a column: labels, bins, or the few amounts that it holds."""
+    declared = dict(layout.categorical).get(name)
+    if layout.labels or declared or columns.holds_labels(name):
         ordered = columns.categories(name)
-        labels = how.labels or declared or ordered or training_levels(columns, name, needed, training)
-        return ActionColumn(name, labels=tuple(labels), ordered=bool(ordered and not how.labels))
+        labels = layout.labels or declared or ordered or training_levels(columns, name, needed, training)
+        return ActionColumn(name, labels=tuple(labels), ordered=bool(ordered and not layout.labels))
     amounts = columns.numbers(name, needed)
     if bins is not None:
         return bins.fit(name, amounts[needed & training])
@@ -144,7 +146,7 @@ def _column(
 def coded_actions(
     columns: CheckedColumns, coded: list[ActionColumn], needed: np.ndarray, space: ActionSpace | None = None
 ) -> ReadActions:
-    """Every column's value as a code, and the codes together as one action of the product or of a given space."""
+    """Code every column, and combine the codes to actions of the product space or of a given space."""
     index = np.zeros(len(columns), dtype=np.int64)
     for column in coded:
         index = index * column.count + _codes(columns, column, needed)
@@ -155,7 +157,7 @@ def coded_actions(
 
 def _codes(columns: CheckedColumns, column: ActionColumn, needed: np.ndarray) -> np.ndarray:
     if column.labels:
-        return np.where(needed, columns.places(column.name, list(column.labels), needed)[0], 0)
+        return np.where(needed, columns.places(column.name, list(column.labels), needed), 0)
     amounts = columns.numbers(column.name, needed)
     negative = needed & (amounts < 0)
     if column.zero and negative.any():
@@ -181,7 +183,7 @@ def _infer(values: np.ndarray, names: tuple[str, ...]) -> ActionSpace:
 
 
 def _distinct(values: np.ndarray) -> np.ndarray:
-    """The distinct rows in lexicographic order; column by column, as sorting whole rows is ten times slower."""
+    """Return the distinct rows in lexicographic order, column by column: sorting whole rows is ten times slower."""
     rows = np.zeros(len(values), dtype=np.int64)
     for column in values.T:
         codes = np.unique(column, return_inverse=True)[1]

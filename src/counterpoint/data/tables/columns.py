@@ -1,21 +1,23 @@
-"""A user's table, opened: CSV, Parquet, pandas or polars become typed columns, each checked as it is taken.
+"""Open a user's table (CSV, Parquet, pandas or polars) as typed columns that are checked when they are read.
 
-No error message shows a value of a state column: rows and columns are named, patients' data are not.
+Error messages name rows and columns; they never show a value, because values are patients' data.
 """
 
 import difflib
+import gzip
 import os
 import re
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 
 from counterpoint.core.errors import CounterpointError
-from counterpoint.data.tables.dates import DateOrder, moments_of
-from counterpoint.data.tables.user_files import check_file
+from counterpoint.data.layout import DateOrder
+from counterpoint.data.tables.dates import Times, moments_of
 
 if TYPE_CHECKING:
     import narwhals as nw
@@ -31,17 +33,47 @@ WORDS = {
     **dict.fromkeys(("yes", "y", "true", "t", "1", "died", "dead", "deceased", "expired"), True),
     **dict.fromkeys(("no", "n", "false", "f", "0", "alive", "survived", "lived"), False),
 }
-"""What is true and what is not."""
+"""Words for true and false."""
+CHUNK = 2**20
+"""Bytes that are decompressed at once."""
+SMALL_TABLE = 2**26
+"""Bytes that any compressed table may expand to."""
+MAX_RATIO = 100
+"""Expansion of a larger table; text is compressed five to thirty times."""
+MAX_BYTES = 2**32
+"""Bytes beyond which no compressed table is read."""
+
+
+class DataFrameLike(Protocol):
+    """A pandas or polars DataFrame."""
+
+    @property
+    def shape(self) -> tuple[int, int]: ...
+
+    @property
+    def columns(self) -> Any: ...
+
+
+Table = str | os.PathLike[str] | DataFrameLike
+"""A user's table: the path of a CSV, TSV or Parquet file, or a DataFrame."""
 
 
 def open_table(
-    table: Any, names: Sequence[str | None], text: Sequence[str | None] = (), encoding: str = "utf-8"
+    table: Table, names: Sequence[str], text: Sequence[str] = (), encoding: str = "utf-8"
 ) -> "CheckedColumns":
-    """The table behind a DataFrame or a path, with the named columns known to be there once; `text` stays text."""
+    """Open a DataFrame or a file once.
+
+    Args:
+        table: The table.
+        names: Columns that must be there exactly once; empty names are skipped.
+        text: Columns of a text file that are kept as text, such as ids.
+        encoding: Encoding of a text file.
+    """
     import narwhals as nw
 
-    is_path = isinstance(table, str | os.PathLike)
-    native = load_file(Path(table), [name for name in text if name], encoding) if is_path else table
+    native: Any = table
+    if isinstance(table, str | os.PathLike):
+        native = load_file(Path(table), [name for name in text if name], encoding)
     try:
         frame = nw.from_native(native, eager_only=True)
     except TypeError:
@@ -67,14 +99,14 @@ def _check_column(name: str, columns: list[str]) -> None:
     columns = [str(column) for column in columns]
     close = difflib.get_close_matches(name.lower(), [column.lower() for column in columns], 1)
     shown = ", ".join(columns[:12]) + (", …" if len(columns) > 12 else "")
-    found = [column for column in columns if close and column.lower() == close[0]]
-    hint = f"did you mean '{found[0]}'?" if found else f"the table has {shown}"
+    similar = [column for column in columns if close and column.lower() == close[0]]
+    hint = f"did you mean '{similar[0]}'?" if similar else f"the table has {shown}"
     raise CounterpointError(f"column '{name}' is not in the table; {hint}")
 
 
 @dataclass(frozen=True)
 class CheckedColumns:
-    """Columns by name, each checked as it is taken; only `needed` rows must have a value."""
+    """Columns by name, checked when they are read. Where rows are `needed`, only those must have a value."""
 
     frame: "nw.DataFrame[Any]"
 
@@ -82,6 +114,7 @@ class CheckedColumns:
         return len(self.frame)
 
     def arrow(self, name: str) -> "pa.Array":
+        """Return the column as one Arrow array; a mixture of types is refused."""
         import pyarrow as pa
 
         try:
@@ -97,16 +130,17 @@ class CheckedColumns:
         return column
 
     def with_zeros(self, name: str) -> "CheckedColumns":
-        """The same table with zeros in a column, which need not be there."""
+        """Return the table with a column of zeros, which replaces one of that name."""
         import narwhals as nw
 
         return CheckedColumns(self.frame.with_columns(nw.lit(0.0).alias(name)))
 
     def holds_labels(self, name: str) -> bool:
+        """Return whether the column is text or categorical."""
         return _is_text(self.arrow(name).type) or self._dictionary(name) is not None
 
     def holds_stray_text(self, name: str) -> bool:
-        """Whether the column is text though at least half of what it holds are numbers."""
+        """Return whether the column is text although at least half of its distinct values are numbers."""
         column = self.arrow(name)
         if not _is_text(column.type):
             return False
@@ -114,12 +148,12 @@ class CheckedColumns:
         return 2 * sum(map(_is_number, labels)) >= max(len(labels), 1)
 
     def categories(self, name: str) -> list[str] | None:
-        """The categories of a column that says it is categorical, in their order where the order is meant."""
-        known = self._dictionary(name)
-        return [_label(name, label) for label in known] if known else None
+        """Return the declared categories of an ordered categorical column; None for every other column."""
+        categories = self._dictionary(name)
+        return [_label(name, label) for label in categories] if categories else None
 
     def _dictionary(self, name: str) -> list[Any] | None:
-        """None where the column is no categorical; nothing where its order is not meant."""
+        """Return the categories in their order, [] where they have none, None where the column is not categorical."""
         import narwhals as nw
         import pyarrow as pa
 
@@ -133,13 +167,13 @@ class CheckedColumns:
         return [] if isinstance(column.dtype, nw.Categorical) else None
 
     def numbers(self, name: str, needed: np.ndarray | None = None) -> np.ndarray:
-        """The column in double precision, finite in single precision; every needed row has a value."""
+        """Return the column in double precision; refuse missing values in needed rows."""
         values = self.measured(name)
         check_missing(name, _among(np.isnan(values), needed))
         return values
 
     def measured(self, name: str) -> np.ndarray:
-        """The column in double precision, NaN where a value is missing."""
+        """Return the column in double precision, NaN where a value is missing; refuse infinite and too large values."""
         column = self.arrow(name)
         if not _is_numeric(column.type):
             _refuse_text(name, column.to_pylist())
@@ -148,14 +182,15 @@ class CheckedColumns:
         _check_whole(name, np.abs(values) > WHOLE, str(column.type))
         return values
 
-    def times(self, name: str, dates: DateOrder | None = None, zone: str = "", flags: bool = True) -> "Times":
-        """Numbers as they are, dates and times as nanoseconds, so that no two moments become one by rounding.
+    def times(self, name: str, dates: DateOrder | None = None, zone: str = "", flags: bool = True) -> Times:
+        """Return numbers as they are, dates and times in nanoseconds, so that rounding merges no two moments.
 
-        `dates`, `zone` and `flags` settle what a date written as text leaves open: see `moments_of`.
+        `dates`, `zone` and `flags` are those of `moments_of`, for dates that are written as text.
         """
         import pyarrow as pa
 
-        column, order = self.arrow(name), None
+        column = self.arrow(name)
+        order = None
         check_missing(name, column.is_null(nan_is_null=True).to_numpy(zero_copy_only=False))
         if _is_text(column.type):
             moments, order = moments_of(name, column.to_pylist(), dates, zone, flags)
@@ -177,7 +212,7 @@ class CheckedColumns:
         return Times(values, None)
 
     def flags(self, name: str) -> np.ndarray:
-        """Booleans, numbers that are 0 or 1, or words such as yes and no, died and alive."""
+        """Return a column of booleans, of 0 and 1, or of words such as yes and no, died and alive."""
         if _is_text(self.arrow(name).type):
             return self._words(name)
         values = self.numbers(name)
@@ -190,17 +225,17 @@ class CheckedColumns:
 
     def _words(self, name: str) -> np.ndarray:
         codes, labels = self.codes(name)
-        known = [WORDS.get(label.strip().lower()) for label in labels]
-        wrong = np.isin(codes, [i for i, word in enumerate(known) if word is None])
+        meanings = [WORDS.get(label.strip().lower()) for label in labels]
+        wrong = np.isin(codes, [i for i, meaning in enumerate(meanings) if meaning is None])
         if wrong.any():
             raise CounterpointError(
                 f"column '{name}' is not true/false at row {wrong.argmax()} ({wrong.sum()} such rows);"
                 " use yes and no, true and false, died and alive, or 1 and 0"
             )
-        return np.array(known, dtype=bool)[codes]
+        return np.array(meanings, dtype=bool)[codes]
 
     def codes(self, name: str, needed: np.ndarray | None = None) -> tuple[np.ndarray, list[str]]:
-        """Labels as numbers in their sorted order, and the labels as text; a label on dropped rows only is none."""
+        """Return codes of the labels in sorted order, and the labels; labels outside the needed rows are left out."""
         import pyarrow as pa
 
         column = self.arrow(name)
@@ -218,38 +253,28 @@ class CheckedColumns:
         return rank[indices], [_label(name, labels[i]) for i in order]
 
     def present(self, name: str) -> np.ndarray:
-        """Which rows have a value."""
+        """Return which rows have a value."""
         from pyarrow import compute
 
         column = self.arrow(name)
-        known = ~column.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
+        present = ~column.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
         if not _is_text(column.type):
-            return known
+            return present
         length = compute.call_function("utf8_length", [column]).fill_null(0)
-        return known & (length.to_numpy(zero_copy_only=False) > 0)
+        return present & (length.to_numpy(zero_copy_only=False) > 0)
 
     def coded(self, name: str, levels: list[str]) -> np.ndarray:
-        """Each row's place among the levels, NaN where a value is missing."""
-        known = self.present(name)
-        return np.where(known, self.places(name, levels, known)[0].astype(float), np.nan)
+        """Return each row's index among the levels, NaN where a value is missing."""
+        present = self.present(name)
+        return np.where(present, self.places(name, levels, present).astype(float), np.nan)
 
-    def places(self, name: str, labels: list[str], needed: np.ndarray) -> tuple[np.ndarray, list[str]]:
-        """Each row's place among the given labels, and the labels."""
+    def places(self, name: str, labels: list[str], needed: np.ndarray) -> np.ndarray:
+        """Return each row's index among the labels, -1 for other labels, which needed rows must not have."""
         codes, seen = self.codes(name, needed)
         place = {str(label): i for i, label in enumerate(labels)}
         codes = np.array([*(place.get(label, -1) for label in seen), -1])[codes]
         _check_labels(name, codes, needed, len(labels))
-        return codes, labels
-
-
-@dataclass(frozen=True)
-class Times:
-    """Moments as numbers, and how many of them make a second where they are dates."""
-
-    values: np.ndarray
-    per_second: float | None
-    dates: DateOrder | None = None
-    """The order of day and month that the text was read in, where it was dates such as 31/01/2024."""
+        return codes
 
 
 def _label(name: str, value: Any) -> str:
@@ -310,12 +335,8 @@ def _among(rows: np.ndarray, needed: np.ndarray | None) -> np.ndarray:
     return rows if needed is None else rows & needed
 
 
-def quoted(names: Sequence[str]) -> str:
-    return ("columns " if len(names) > 1 else "column ") + ", ".join(f"'{name}'" for name in names)
-
-
 def _check_labels(name: str, codes: np.ndarray, needed: np.ndarray, count: int) -> None:
-    """Refuse an unknown label; the known ones may have been found in patients' cells, so they are not shown."""
+    """Refuse an unknown label. The known labels may come from patients' cells, so the message does not show them."""
     unknown = np.flatnonzero((codes < 0) & needed)
     if len(unknown):
         raise CounterpointError(
@@ -325,6 +346,7 @@ def _check_labels(name: str, codes: np.ndarray, needed: np.ndarray, count: int) 
 
 
 def check_missing(name: str, missing: np.ndarray) -> None:
+    """Refuse missing values; the message names the first row and their number."""
     if missing.any():
         count = f"{missing.sum()} missing value{'s' if missing.sum() > 1 else ''}"
         raise CounterpointError(
@@ -341,7 +363,7 @@ def _check_finite(name: str, infinite: np.ndarray) -> None:
 
 
 def _check_whole(name: str, large: np.ndarray, kind: str) -> None:
-    """Whole numbers whose last digits double precision would lose: ids, hashes, nanoseconds."""
+    """Refuse integers whose last digits double precision would lose: ids, hashes, nanoseconds."""
     if large.any() and "int" in kind:
         raise CounterpointError(
             f"column '{name}' has {large.sum()} whole numbers beyond 2**53 (first at row {large.argmax()}), which lose"
@@ -350,7 +372,7 @@ def _check_whole(name: str, large: np.ndarray, kind: str) -> None:
 
 
 def _refuse_text(name: str, values: list[Any]) -> NoReturn:
-    """Name the first row that is no number, without showing it."""
+    """Raise an error that names the first row which is not a number, without showing it."""
     for row, value in enumerate(values):
         try:
             float(0 if value is None else value)
@@ -366,14 +388,14 @@ def _refuse_kind(name: str, kind: str) -> NoReturn:
 
 
 def _refuse_mixture(name: str, values: list[Any]) -> NoReturn:
-    """Name the first row that is text among numbers, or the other way round."""
+    """Raise an error that names the first row which is text among numbers, or a number among text."""
     text = [isinstance(value, str) for value in values]
     row = text.index(not text[0]) if (not text[0]) in text else 0
     raise CounterpointError(f"column '{name}' mixes types (first at row {row}); make it all numbers or all text")
 
 
 def load_file(path: Path, text: Sequence[str] = (), encoding: str = "utf-8") -> "pa.Table":
-    """A user's file; the columns named in `text` stay as they are written, so that 007 is not 7."""
+    """Read a user's file; the columns in `text` stay as they are written, so that 007 is not 7."""
     from pyarrow import parquet
 
     return read_guarded(
@@ -387,7 +409,7 @@ def load_file(path: Path, text: Sequence[str] = (), encoding: str = "utf-8") -> 
 
 
 def _read_text(path: Path, text: Sequence[str], encoding: str) -> "pa.Table":
-    """A table as text: commas, semicolons or tabs, packed or not; the header says which."""
+    """Read a text file, compressed or not; its first line tells whether commas, semicolons or tabs separate columns."""
     import pyarrow as pa
     from pyarrow import csv
 
@@ -405,7 +427,7 @@ def _read_text(path: Path, text: Sequence[str], encoding: str) -> "pa.Table":
 
 
 def _head(path: Path, encoding: str) -> list[str]:
-    """The first lines; never empty."""
+    """Return the first lines; at least one, which may be empty."""
     import pyarrow as pa
 
     with pa.input_stream(path) as file:
@@ -414,7 +436,7 @@ def _head(path: Path, encoding: str) -> list[str]:
 
 
 def read_guarded(path: Path, readers: dict[str, Callable[[], Any]], encoding: str = "utf-8") -> Any:
-    """Call the reader for the suffix; a library's words about a bad file may quote patients and are not passed on."""
+    """Call the reader for the suffix. A library's messages may quote patients' data, so they are not passed on."""
     import pyarrow as pa
 
     check_suffix(path, list(readers))
@@ -438,11 +460,44 @@ def read_guarded(path: Path, readers: dict[str, Callable[[], Any]], encoding: st
 
 
 def kind_of(path: Path) -> str:
-    """The suffix that says how a file is read, that of a packed file included."""
+    """Return the suffix of a file, such as .csv or .csv.gz."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     return "".join(suffixes[-2:]) if suffixes[-1:] == [".gz"] else path.suffix.lower()
 
 
-def check_suffix(path: Path, known: Sequence[str]) -> None:
-    if kind_of(path) not in known:
-        raise CounterpointError(f"{path} ends in '{kind_of(path)}'; name it {' or '.join(known)}")
+def check_suffix(path: Path, suffixes: Sequence[str]) -> None:
+    """Refuse a file whose suffix is none of `suffixes`."""
+    if kind_of(path) not in suffixes:
+        raise CounterpointError(f"{path} ends in '{kind_of(path)}'; name it {' or '.join(suffixes)}")
+
+
+def check_file(path: Path) -> None:
+    """Refuse a path that is not a regular file, and a compressed file that would fill the memory."""
+    if not path.exists():
+        raise CounterpointError(f"there is no file {path}; check the path")
+    check_regular(path)
+    if path.suffix.lower() == ".gz":
+        _check_unpacked(path)
+
+
+def check_regular(path: Path) -> None:
+    """Refuse a pipe, a device or a folder; a path that does not exist is accepted."""
+    if path.exists() and not path.is_file():
+        raise CounterpointError(f"{path} is no regular file but a pipe, a device or a folder; save it as a file")
+
+
+def _check_unpacked(path: Path) -> None:
+    """Count the decompressed bytes; a damaged file is left to its reader."""
+    limit = min(MAX_BYTES, max(SMALL_TABLE, MAX_RATIO * path.stat().st_size))
+    size = 0
+    try:
+        with gzip.open(path) as file:
+            while size <= limit and (chunk := file.read(CHUNK)):
+                size += len(chunk)
+    except (OSError, EOFError, zlib.error):
+        return
+    if size > limit:
+        raise CounterpointError(
+            f"{path} unpacks to more than {limit / 1e6:,.0f} MB, which is too much for a packed table of its size;"
+            " unpack it, and give the file itself if that is right"
+        )

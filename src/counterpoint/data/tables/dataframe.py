@@ -1,34 +1,34 @@
-"""A user's table as `Transitions`: one call that takes what users have and says what it did."""
+"""Read a user's table as `Transitions` in one call."""
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from counterpoint.core.errors import CounterpointError, CounterpointWarning
 from counterpoint.core.settings import checked
 from counterpoint.data.doses import Bins
 from counterpoint.data.knowledge import Knowledge
-from counterpoint.data.schema import Schema
+from counterpoint.data.layout import DateOrder, Gaps, Last, Layout, Method, Outcome
 from counterpoint.data.spaces import ActionSpace
-from counterpoint.data.tables.dates import DateOrder
-from counterpoint.data.tables.missing import Method
-from counterpoint.data.tables.reader import Gaps, Last, Outcome, Reader
+from counterpoint.data.tables.columns import Table
+from counterpoint.data.tables.reading import read_table
 from counterpoint.data.transitions import Transitions
+
+Names = str | Sequence[str]
 
 
 @checked
 def from_dataframe(
-    table: Any,
+    table: Table,
     *,
     subject: str = "",
     time: str = "",
-    state: str | Sequence[str] = (),
-    action: str | Sequence[str] = (),
+    state: Names = (),
+    action: Names = (),
     reward: str = "",
-    done: str | Sequence[str] | None = None,
+    done: Names | None = None,
     truncated: str | None = None,
     episode: str | None = None,
-    next_state: str | Sequence[str] | None = None,
+    next_state: Names | None = None,
     actions: ActionSpace | Bins | Sequence[Bins] | None = None,
     labels: Sequence[str] = (),
     last: Last | None = None,
@@ -47,64 +47,69 @@ def from_dataframe(
     knowledge: Knowledge = Knowledge(),
     held_out: float = 0.0,
     seed: int = 0,
-    like: Schema | None = None,
+    like: Transitions | None = None,
 ) -> Transitions:
-    """Transitions from a pandas or polars DataFrame or the path of a CSV or Parquet file, a row a subject and time.
+    """Read transitions from a table with one row per subject and time.
 
-    Rows are sorted by subject (then `episode`) and time and numbered 0, 1, 2, … within the episode. A row whose `done`
-    is true ends its episode with an outcome (terminated; several columns, as `["died", "discharged"]`, tell several
-    outcomes apart, each with its own chance and reward); one whose `truncated` is true ends it because the record
-    stops; where both are true the outcome counts. Rows that follow start a new episode. The next state is the state of
-    the episode's next row, or the columns `next_state` where the table carries them; none is ever invented.
+    Rows are sorted by subject (then `episode`) and time and numbered 0, 1, 2, … within the episode. Row numbers in
+    error messages count from 0 in the table's own order. Notes on how the table was read (gaps, subjects without a
+    row, lost digits) are `CounterpointWarning`s.
 
-    `outcome="last row of the subject"` reads a flag that is repeated on all of a subject's rows (died in hospital) as
-    the end of the subject's last row; `"marked row"` says that each marked row is an end, however many there are.
-
-    `last` says what the end of an episode is where neither column marks it:
-
-    - `"terminal"`: an outcome, called "ended" beside those marked. The row is kept as terminated; without a next state
-      it serves the ends and value learning only.
-    - `"truncate"`: the record stops, life goes on. What the last action led to was never seen, so the last row only
-      gives the row before it a next state and is dropped; the row before is marked truncated. Where dropped rows carry
-      a reward unlike all others, perhaps an outcome, this is refused. Rows marked in `truncated` are treated alike.
-      With `next_state` columns the outcome was seen: the row is kept and marked itself.
-    - `"drop"`: the last row is dropped and nothing is marked.
-
-    Rows of an episode are one `step` apart (a number, or "4h" for dates; the commonest distance where none is given).
-    Where they are not, `gaps` must say: `"cut"` stops the episode there, `"bridge"` takes the rows as consecutive.
-
-    Dates written as 31/01/2024 are day-first or month-first as some date tells; where none does, `dates` must say.
-    Times that name a zone are not compared with times that name none, unless `zone` says what those are in.
-
-    Text, categorical and 0/1 columns of the state are categories, others numbers; `categorical` (names, or a mapping
-    from name to levels in their order) and `numeric` declare otherwise. `units` go with the table to all made of it.
-
-    Missing values of the state are refused, unless `missing` says how they are filled: values at most `carry_forward`
-    steps old are carried forward, then the training subjects' `"median"`, `"mean"` or a `"linear"` regression on the
-    other columns stands in; `masks` names columns that get a 0/1 column beside them. The action and the reward of a
-    dropped row may be missing; nothing else may, except the next state of a terminated row.
-
-    Without `actions` the space is inferred: at most 50 distinct numeric actions make a `Discrete` of them, more make a
-    `Box` from the least to the greatest, and text or categories make a one-hot `Discrete` over the sorted labels (or
-    over `labels`, in that order, so that two tables share one space); ordered categories are numbered in their order.
-    `Bins` cut amounts into doses; several columns make a product. A single numeric column with a `Discrete` of wider
-    features holds the action's index.
-
-    `knowledge` declares bounds, whole numbers, cosines and sines of angles, the range of the reward, and a mirror
-    symmetry (see `Knowledge`): rows that are not so are refused, and every imagined row is so.
-
-    Fills and cuts are learned without the subjects that `rows.split(held_out, seed)` keeps aside. `like=rows.schema`
-    reads another table exactly as one before, and nothing else need be said.
-
-    Rows in error messages are counted from 0 in the order of the table as given. What a reader should know was done
-    (gaps cut, subjects without a row, lost digits) is said as a `CounterpointWarning`.
+    Args:
+        table: A pandas or polars DataFrame, or the path of a CSV, TSV or Parquet file.
+        subject: Column that identifies the subject.
+        time: Column that orders a subject's rows: numbers or dates.
+        state: Columns of the state.
+        action: Column or columns of the action.
+        reward: Column of the reward.
+        done: Column or columns that are true where an episode ends with an outcome (terminated), as
+            `["died", "discharged"]`. Every outcome gets its own probability and reward. Rows that follow start a new
+            episode.
+        truncated: Column that is true where the record stops without an outcome. Where both are true, the outcome
+            counts.
+        episode: Column that identifies a subject's episodes.
+        next_state: Columns of the next state. Without them it is the state of the episode's next row.
+        actions: Action space, or `Bins` that cut amounts into doses. Without it, at most 50 distinct numbers make a
+            `Discrete` space of them, more numbers a `Box`; text or categories make a one-hot `Discrete` space over the
+            sorted labels, ordered categories are numbered; several columns make a product. A single numeric column
+            with a `Discrete` space of several features holds the action's index.
+        labels: Labels of a text action in the order of the actions, so that two tables share one space.
+        last: What an episode's end is where neither `done` nor `truncated` marks it. `"terminal"`: an outcome, named
+            "ended" beside marked ones; the row has no next state and is used for ends and value learning only.
+            `"truncate"`: the record stops; the last row only gives the row before it a next state and is dropped, and
+            the row before is marked truncated. This is refused where dropped rows have unusual rewards, perhaps of an
+            outcome. With `next_state` columns the row is kept and marked itself. `"drop"`: the last row is dropped
+            and nothing is marked.
+        outcome: `"last row of the subject"` reads a flag that is repeated on all of a subject's rows (died in
+            hospital) as an outcome of the subject's last row; `"marked row"` makes every marked row an end.
+        step: Time between two rows, a number or "4h" for dates; the commonest distance where it is not given.
+        gaps: What to do where rows are not one step apart: `"cut"` ends the episode there, `"bridge"` takes the rows
+            as consecutive.
+        categorical: State columns that are categories: names, or a mapping from names to levels in their order. Text,
+            categorical and 0/1 columns are categories by default.
+        numeric: State columns of 0 and 1 that are numbers.
+        units: Units of columns by name; things with different units refuse each other.
+        missing: How missing values of the state are filled: `"refuse"`, or with the training subjects' `"median"`,
+            `"mean"` or a `"linear"` regression on the other columns. Actions and rewards of dropped rows and next
+            states of terminated rows may be missing too; nothing else may.
+        carry_forward: Steps for which the last value is carried forward first.
+        masks: State columns that get a column of 0 and 1 which marks missing values.
+        encoding: Encoding of a text file.
+        dates: Order of day and month in dates such as 03/04/2024, where no date of the table shows it.
+        zone: Zone of times that name none, where others do.
+        knowledge: Declared facts about columns, such as bounds: rows that violate them are refused, and imagined rows
+            satisfy them.
+        held_out: Share of the subjects that fills, cuts and levels are learned without, as `rows.split` holds out.
+        seed: Seed that chooses these subjects.
+        like: Transitions of another table, by whose layout and schema this table is read; no other argument is needed.
     """
     if like is not None and not subject:
-        reader = getattr(like, "reader", None)
-        if not isinstance(reader, Reader):
-            raise CounterpointError("like is no schema of rows that were read from a table; pass like=rows.schema")
+        if like.layout is None:
+            raise CounterpointError("like has rows that were not read from a table; pass rows of from_dataframe")
+        layout = like.layout
     else:
-        reader = Reader(
+        bins = _bins(actions)
+        layout = Layout(
             subject=subject,
             time=time,
             state=_names(state),
@@ -114,8 +119,8 @@ def from_dataframe(
             truncated=truncated or "",
             episode=episode or "",
             next_state=_names(next_state),
-            actions=None if _is_bins(actions) else actions,  # pyright: ignore[reportArgumentType]
-            bins=_bins(actions) if _is_bins(actions) else (),
+            actions=None if bins else actions,  # pyright: ignore[reportArgumentType]
+            bins=bins,
             labels=tuple(map(str, labels)),
             last=last,
             outcome=outcome,
@@ -123,7 +128,7 @@ def from_dataframe(
             gaps=gaps,
             categorical=_declared(categorical),
             numeric=_names(numeric),
-            units=tuple(units.items()) if isinstance(units, Mapping) else units or (),  # pyright: ignore[reportArgumentType]
+            units=tuple(units.items()) if isinstance(units, Mapping) else units or (),
             missing=missing,
             carry_forward=carry_forward,
             masks=_names(masks),
@@ -132,13 +137,13 @@ def from_dataframe(
             zone=zone,
             knowledge=knowledge,
         )
-    rows, notes = reader.read(table, held_out, seed, like)
+    rows, notes = read_table(table, layout, held_out, seed, None if like is None else like.schema)
     for note in notes:
         warnings.warn(note, CounterpointWarning, stacklevel=2)
     return rows
 
 
-def _names(columns: Any) -> tuple[str, ...]:
+def _names(columns: Names | None) -> tuple[str, ...]:
     if columns is None:
         return ()
     if isinstance(columns, str):
@@ -149,18 +154,18 @@ def _names(columns: Any) -> tuple[str, ...]:
         raise CounterpointError(f"{columns!r} does not name columns; give a name or a list of names") from None
 
 
-def _is_bins(actions: Any) -> bool:
-    return isinstance(actions, Bins) or (isinstance(actions, list | tuple) and len(actions) > 0)
-
-
-def _bins(actions: Any) -> tuple[Bins, ...]:
-    given = (actions,) if isinstance(actions, Bins) else tuple(actions)
-    if not all(isinstance(each, Bins) for each in given):
+def _bins(actions: ActionSpace | Bins | Sequence[Bins] | None) -> tuple[Bins, ...]:
+    """Return the bins among the arguments of `actions`; () for an action space."""
+    if isinstance(actions, Bins):
+        return (actions,)
+    if not isinstance(actions, list | tuple) or not actions:
+        return ()
+    if not all(isinstance(item, Bins) for item in actions):
         raise CounterpointError("actions is a list of something other than Bins; pass Discrete.of([…]), a Box or Bins")
-    return given
+    return tuple(actions)
 
 
-def _declared(categorical: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def _declared(categorical: Sequence[str] | Mapping[str, Sequence[str]]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     if isinstance(categorical, Mapping):
         return tuple((name, tuple(str(level) for level in _names(levels))) for name, levels in categorical.items())
     return tuple((name, ()) for name in _names(categorical))

@@ -1,27 +1,39 @@
-"""Dates written as text: which number is the day, and what zone the clock is in; nothing of it is guessed."""
+"""Parse dates that are written as text. The order of day and month and the time zone are never guessed."""
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from counterpoint.core.errors import CounterpointError
+from counterpoint.data.layout import DateOrder
 
 if TYPE_CHECKING:
     import pandas as pd
 
-DateOrder = Literal["day-first", "month-first"]
 NUMBERED = re.compile(r"\s*(\d{1,2})([/.-])(\d{1,2})\2(\d{4}|\d{2})(?!\d)")
 """A date such as 31/01/2024, 1.31.24 or 31-01-2024."""
 ZONE = re.compile(r":\d{2}.*(?:Z|[+-]\d{2}(?::?\d{2})?)\s*$", re.IGNORECASE)
-"""The zone behind a time of day."""
+"""A time zone after a time of day."""
 CLOCKS = ("", " %H:%M", " %H:%M:%S")
 WRITTEN = {"day-first": "day/month/year", "month-first": "month/day/year"}
 
 
+@dataclass(frozen=True)
+class Times:
+    """A clock column as numbers."""
+
+    values: np.ndarray
+    per_second: float | None
+    """Units per second for dates and durations; None for plain numbers."""
+    dates: DateOrder | None = None
+    """Order of day and month in which the text was read, for dates such as 31/01/2024."""
+
+
 def are_dates(texts: Sequence[str]) -> bool:
-    """Whether every text is a date, in whatever order of day and month."""
+    """Return whether every text is a date, in either order of day and month."""
     import pandas as pd
 
     texts = [text for text in texts if text.strip()]
@@ -34,16 +46,20 @@ def are_dates(texts: Sequence[str]) -> bool:
 def moments_of(
     name: str, values: Sequence[str | None], dates: DateOrder | None = None, zone: str = "", flags: bool = True
 ) -> "tuple[pd.Series, DateOrder | None]":
-    """Texts as moments without a zone, and the order of day and month where the dates are numbers between slashes.
+    """Convert texts to moments in UTC, and return the order of day and month where dates look like 31/01/2024.
 
-    The order is the one that is given; else one that some date tells, as 31/01/2024 does. With `flags` a refusal names
-    the arguments that settle it; the table of new subjects has none.
+    Args:
+        name: Column name for messages.
+        values: Texts; None where a value is missing.
+        dates: Order of day and month; None to infer it from a date such as 31/01/2024, whose day is above 12.
+        zone: Zone of the times that name none.
+        flags: Whether error messages may suggest the arguments `dates` and `zone`. New subjects' tables have none.
     """
     import pandas as pd
 
     texts = pd.Series(values, dtype="str")
-    known = [text for text in texts.dropna().unique() if text.strip()]
-    order = _order(name, texts, dates, flags) if known and all(map(NUMBERED.match, known)) else None
+    distinct = [text for text in texts.dropna().unique() if text.strip()]
+    order = _order(name, texts, dates, flags) if distinct and all(map(NUMBERED.match, distinct)) else None
     if order is None:
         _check_zones(name, texts, zone, flags)
     moments = _parsed(texts, order, zone)
@@ -55,7 +71,7 @@ def moments_of(
 
 
 def _parsed(texts: "pd.Series", order: DateOrder | None, zone: str) -> "pd.Series | None":
-    """The moments; none where some text is no date."""
+    """Parse the texts; None where one of them is not a date."""
     import pandas as pd
 
     if order is None:
@@ -94,7 +110,7 @@ def _located(bare: "pd.Series", zone: str) -> "pd.Series":
 
 
 def _order(name: str, texts: "pd.Series", dates: DateOrder | None, flags: bool) -> DateOrder:
-    """Which number is the day: as given, or as some date tells."""
+    """Return the declared order of day and month, or the only one that all dates allow."""
     parts = texts.str.extract(NUMBERED)
     first, second = (parts[place].astype(float).to_numpy() for place in (0, 2))
     wrong = {"day-first": second > 12, "month-first": first > 12}
@@ -122,10 +138,10 @@ def _order(name: str, texts: "pd.Series", dates: DateOrder | None, flags: bool) 
 
 
 def _check_zones(name: str, texts: "pd.Series", zone: str, flags: bool) -> None:
-    """Times with and without a zone cannot be compared."""
-    there = texts.str.strip().fillna("").ne("").to_numpy()
+    """Refuse a mixture of times with and without a zone."""
+    present = texts.str.strip().fillna("").ne("").to_numpy()
     aware = texts.str.contains(ZONE, regex=True).fillna(False).to_numpy(dtype=bool)
-    bare = there & ~aware
+    bare = present & ~aware
     if zone or not aware.any() or not bare.any():
         return
     choose = "choose zone='UTC' or whatever those are in, or " if flags else ""

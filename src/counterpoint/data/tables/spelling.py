@@ -1,4 +1,4 @@
-"""Ids and levels that are spelt almost alike, as 7 and 007 or icu and ICU, and rows of totals among subjects."""
+"""Find misspelt ids and levels (7 and 007, icu and ICU), and rows of totals among subjects."""
 
 import re
 import unicodedata
@@ -8,54 +8,55 @@ from collections.abc import Sequence
 import numpy as np
 
 from counterpoint.core.errors import CounterpointError
+from counterpoint.core.wording import counted
 from counterpoint.data.tables.columns import WORDS
 
 TOTALS = frozenset(
     ("total", "totals", "subtotal", "grand total", "sum", "mean", "average", "avg", "median", "sd", "std")
 )
-"""What the first cell of a row of totals says."""
+"""Ids of rows of totals."""
 RARE = 10
-"""A level on fewer rows than this, and on less than the share below, may be a misspelling of another."""
+"""A level on fewer rows than this, and on a smaller share than `RARE_SHARE`, may be a misspelling of another."""
 RARE_SHARE = 0.01
 STRAY_SHARE = 0.1
-"""Share of rows from which a third number beside 0 and 1 is no slip."""
+"""Share of rows from which a third number beside 0 and 1 is no misspelling."""
 
 
 def plain(word: str) -> str:
-    """The word without what a slip changes: blanks, capitals, and letters of another form."""
+    """Normalise blanks, capitals and forms of letters."""
     return " ".join(unicodedata.normalize("NFKC", word).split()).casefold()
 
 
 def _bare(name: str) -> str:
-    """An id without what is lost on the way: also leading zeros, and .0 behind a whole number."""
+    """Normalise an id: as `plain`, without leading zeros and without .0 behind a whole number."""
     name = re.sub(r"^(\d+)\.0+$", r"\1", plain(name))
     return re.sub(r"(?<!\d)0+(?=\d)", "", name)
 
 
 def alike_ids(names: Sequence[str]) -> int:
-    """How many ids are another's but for blanks, capitals, leading zeros or a trailing .0."""
+    """Return how many ids differ from another only by blanks, capitals, leading zeros or a trailing .0."""
     return len(names) - len({_bare(name) for name in names})
 
 
 def alike_note(column: str, names: Sequence[str]) -> list[str]:
-    """A note where `alike_ids` finds some: each may be a subject's second half."""
+    """Return a note on similar ids, which may belong to one subject."""
     count = alike_ids(names)
     if not count:
         return []
     return [
-        f"{count} id{'' if count == 1 else 's'} in '{column}' like another but for blanks, capitals, leading zeros or a"
+        f"{counted(count, 'id')} in '{column}' like another but for blanks, capitals, leading zeros or a"
         " trailing .0, as 7 and 007: one subject may be taken for two; write the ids alike"
     ]
 
 
 def refuse_alike(column: str, names: Sequence[str]) -> None:
-    """Refuse ids that `alike_ids` finds: of a subject in two parts, the older part has no present state."""
+    """Refuse similar ids in a table of new subjects: of a subject in two parts, the older part has no current state."""
     for note in alike_note(column, names):
         raise CounterpointError(note)
 
 
 def refuse_totals(column: str, codes: np.ndarray, names: Sequence[str]) -> None:
-    """Refuse a row whose id says that it sums up others."""
+    """Refuse a row of totals."""
     places = [place for place, name in enumerate(names) if plain(name) in TOTALS]
     rows = np.flatnonzero(np.isin(codes, places))
     if len(rows):
@@ -65,7 +66,7 @@ def refuse_totals(column: str, codes: np.ndarray, names: Sequence[str]) -> None:
 
 
 def level_notes(column: str, levels: Sequence[str], counts: np.ndarray) -> list[str]:
-    """What is odd about the levels of a column, of which each stands on `counts` rows."""
+    """Return a note on equivalent or rare levels; `counts` are the rows of every level."""
     groups = Counter(map(plain, levels))
     truth = [WORDS.get(plain(level)) for level in levels]
     if len(levels) > 2 and None not in truth:
@@ -87,13 +88,13 @@ def level_notes(column: str, levels: Sequence[str], counts: np.ndarray) -> list[
 
 
 def stray_number_note(column: str, values: np.ndarray) -> list[str]:
-    """A note where a column is 0 or 1 but for few rows that all have one other number."""
-    known = values[~np.isnan(values)]
-    other = known[(known != 0) & (known != 1)]
-    few = 0 < len(other) < STRAY_SHARE * len(known)
-    if not few or len(np.unique(other)) > 1 or len(np.unique(known)) < 3:
+    """Return a note on a column that is 0 or 1 except on a few rows, which all hold the same third number."""
+    observed = values[~np.isnan(values)]
+    other = observed[(observed != 0) & (observed != 1)]
+    few = 0 < len(other) < STRAY_SHARE * len(observed)
+    if not few or len(np.unique(other)) > 1 or len(np.unique(observed)) < 3:
         return []
     return [
-        f"column '{column}' is 0 or 1 but for {len(other)} row{'' if len(other) == 1 else 's'}, and is read as a number"
+        f"column '{column}' is 0 or 1 but for {counted(len(other), 'row')}, and is read as a number"
         f" for their sake; correct them, or pass --categorical {column}"
     ]

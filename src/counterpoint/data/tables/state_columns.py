@@ -1,59 +1,49 @@
-"""The state columns of a user's table: numbers as they are, categories as codes."""
-
-from typing import TYPE_CHECKING
+"""Read the state columns of a user's table: numbers as they are, categories as codes."""
 
 import numpy as np
 
-from counterpoint.core.errors import CounterpointError
+from counterpoint.core.errors import CounterpointError, require
+from counterpoint.core.wording import counted
+from counterpoint.data.layout import Layout
 from counterpoint.data.schema import Column, Schema
 from counterpoint.data.tables.columns import CheckedColumns
-from counterpoint.data.tables.training_only import check_levels, training_levels
-
-if TYPE_CHECKING:
-    from counterpoint.data.tables.reader import Reader
 
 MOST_LEVELS = 50
-"""A text column with more levels than this is an id or free text."""
+"""A text column with more levels than this is taken for an id or free text."""
 BINARY = ("0", "1")
 
 
 def read_states(
-    columns: CheckedColumns, how: "Reader", training: np.ndarray, like: Schema | None = None
+    columns: CheckedColumns, layout: Layout, training: np.ndarray, like: Schema | None = None
 ) -> tuple[np.ndarray, list[Column]]:
-    """The columns side by side in the table's own order, NaN where a value is missing, and what each is.
+    """Return the state columns in the table's own order, NaN where a value is missing, and their descriptions.
 
-    Levels that are not declared are those of the `training` subjects' rows.
+    Levels that are not declared are those of the `training` subjects' rows; `like` gives all columns of another table.
     """
     if like is not None:
-        known = [column for column in like.states if not column.mask_of]
+        states = [column for column in like.states if not column.mask_of]
     else:
-        declared, units = dict(how.categorical), dict(how.units)
-        known = [_column(columns, name, declared, how.numeric, units.get(name, ""), training) for name in how.state]
-    return np.column_stack([encoded(columns, column) for column in known]), known
+        states = [_column(columns, name, layout, training) for name in layout.state]
+    return np.column_stack([encoded(columns, column) for column in states]), states
 
 
 def encoded(columns: CheckedColumns, column: Column) -> np.ndarray:
-    """One column as numbers: as they are, or the places of its levels."""
+    """Return one column as numbers, or as codes of its levels; NaN where a value is missing."""
     if not column.levels:
         return columns.measured(column.name)
     return columns.coded(column.name, list(column.levels))
 
 
-def _column(
-    columns: CheckedColumns,
-    name: str,
-    declared: dict[str, tuple[str, ...]],
-    numeric: tuple[str, ...],
-    unit: str,
-    training: np.ndarray,
-) -> Column:
-    """What a column is: as declared; else text and 0/1 are categories, and other numbers are numbers."""
-    if name in numeric:
+def _column(columns: CheckedColumns, name: str, layout: Layout, training: np.ndarray) -> Column:
+    """Describe a column: as declared; otherwise text and 0/1 are categories, and other numbers are numbers."""
+    declared = dict(layout.categorical)
+    unit = dict(layout.units).get(name, "")
+    if name in layout.numeric:
         return Column(name, (), unit)
     if declared.get(name):
         return Column(name, declared[name], unit)
     if name not in declared and columns.holds_stray_text(name):
-        columns.measured(name)  # Says which row is not a number.
+        columns.measured(name)  # Refuses the column and names the row.
     if name in declared or columns.holds_labels(name):
         return Column(name, _levels(columns, name, training), unit)
     values = columns.measured(name)
@@ -69,3 +59,20 @@ def _levels(columns: CheckedColumns, name: str, training: np.ndarray) -> tuple[s
         what = "one level only" if len(levels) < 2 else f"{len(levels)} levels, too many for categories"
         raise CounterpointError(f"state column '{name}' has {what}; drop it, or encode it as numbers")
     return tuple(levels)
+
+
+def training_levels(columns: CheckedColumns, name: str, needed: np.ndarray, training: np.ndarray) -> list[str]:
+    """Return the levels in the training subjects' rows; refuse levels that only held-out subjects have."""
+    levels = columns.codes(name, needed & training)[1]
+    check_levels(name, set(columns.codes(name, needed)[1]) - set(levels))
+    return levels
+
+
+def check_levels(name: str, held_out_only: set[str]) -> None:
+    """Refuse levels that only held-out subjects have. They are patients' data, so the message does not show them."""
+    require(
+        not held_out_only,
+        f"column '{name}' has {counted(len(held_out_only), 'level')} that only held-out subjects have, of which"
+        f" nothing can be learned; join levels, choose another seed, or declare them with"
+        f" --categorical {name}=LEVEL,LEVEL",
+    )

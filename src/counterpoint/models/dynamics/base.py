@@ -118,7 +118,7 @@ class DynamicsModel(Model):
         """
         asked, taken = self._asked(state, action)
         factors = self._factors(theta, len(taken))
-        return asked.answer(self._drawn(asked.values, taken, factors, random), self.schema.states)
+        return asked.restore(self._drawn(asked.values, taken, factors, random), self.schema.states)
 
     @torch.no_grad()
     def _drawn(self, state: State, action: Action, theta: Theta, random: torch.Generator) -> State:

@@ -26,7 +26,7 @@ from counterpoint.core.seeding import derive
 from counterpoint.core.settings import Amount, Finite, Share, Widths, check_settings, checked
 from counterpoint.data.jobs import Job, Origin, check_fittable, context, identity, spread_levels
 from counterpoint.data.knowledge import check_range
-from counterpoint.data.return_range import check_rewards
+from counterpoint.data.returns import check_rewards
 from counterpoint.data.schema import Schema
 from counterpoint.data.shapes import Action, Reward, State
 from counterpoint.data.transitions import GOES_ON, Transitions

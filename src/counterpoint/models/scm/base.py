@@ -10,8 +10,11 @@ from torch import Tensor
 
 from counterpoint.core.errors import CounterpointError, require
 from counterpoint.core.settings import checked
+from counterpoint.data.conversion import (
+    convert_actions,
+    convert_states,
+)
 from counterpoint.data.jobs import NO_THETA, context
-from counterpoint.data.queries import ask, ask_actions
 from counterpoint.data.schema import Column, agree
 from counterpoint.data.shapes import Action, State, Theta
 from counterpoint.data.spaces import check_actions
@@ -91,9 +94,9 @@ class StructuralCausalModel(Model):
     def predict(self, state: Any, action: Any, noise: Any, theta: Theta = NO_THETA) -> Any:
         """Steps 2 and 3: the next state under an action, given the noise; states in any form, answered in kind."""
         asked, taken = self._asked(state, action)
-        luck = ask(noise, self._noise_columns(), "noise").values
+        luck = convert_states(noise, self._noise_columns(), "noise").values
         require(len(luck) == len(taken), f"{len(luck)} rows of noise for {len(taken)} states; give one for each")
-        return asked.answer(self._after(asked.values, taken, luck, theta), self.schema.states)
+        return asked.restore(self._after(asked.values, taken, luck, theta), self.schema.states)
 
     def counterfactual(self, rows: Transitions, action: Any, theta: Theta = NO_THETA) -> Any:
         """What would have followed in each row, had `action` been taken: one for each row, or one for all of them.
@@ -101,10 +104,10 @@ class StructuralCausalModel(Model):
         A tensor or an array of actions gives next states in kind, a DataFrame with the table's action columns likewise.
         """
         self._check(rows)
-        asked = ask_actions(action, self.schema, len(rows))
+        asked = convert_actions(action, self.schema, len(rows))
         taken = asked.values.to(rows.state).expand(len(rows), -1)
         after = self._counterfactual(rows, taken[:, None], theta)[:, 0]
-        return after if isinstance(action, str | int | float) else asked.answer(after, self.schema.states)
+        return after if isinstance(action, str | int | float) else asked.restore(after, self.schema.states)
 
     @torch.no_grad()
     def _after(self, state: State, action: Action, noise: Float[Tensor, "n mu"], theta: Theta) -> State:
@@ -136,7 +139,7 @@ class StructuralCausalModel(Model):
         """A next state with fresh noise: simulation, not a counterfactual; states in any form, answered in kind."""
         asked, taken = self._asked(state, action)
         drawn = self.prior(len(taken), random).to(asked.values)
-        return asked.answer(self._after(asked.values, taken, drawn, theta), self.schema.states)
+        return asked.restore(self._after(asked.values, taken, drawn, theta), self.schema.states)
 
     def imagine(
         self,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from counterpoint.data.tables.layout import changes
+from counterpoint.data.tables.clock import changes
 from counterpoint.sources.mimic.columns import DOSES, MEASURED
 from counterpoint.sources.mimic.physiology import Measurements, completed, record
 from counterpoint.sources.mimic.steps import Workspace

@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 
 from counterpoint.data.doses import Bins
-from counterpoint.data.tables.layout import changes
+from counterpoint.data.tables.clock import changes
 from counterpoint.data.transitions import held_out_subjects
 from counterpoint.sources.mimic.columns import COMPUTED, CTRL46, DOSES, WHOLE
 from counterpoint.sources.mimic.scaling import FLAGS, scaled

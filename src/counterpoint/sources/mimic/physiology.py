@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from counterpoint.data.tables.layout import changes
+from counterpoint.data.tables.clock import changes
 from counterpoint.data.tables.missing import carried
 from counterpoint.sources.mimic.columns import HELPERS, MEASURED
 

@@ -15,7 +15,7 @@ import pandas as pd
 
 from counterpoint.core.errors import CounterpointError, require
 from counterpoint.core.settings import Count, Share, check_settings
-from counterpoint.data.tables.layout import changes
+from counterpoint.data.tables.clock import changes
 from counterpoint.sources.mimic.cohort import write_parquet
 from counterpoint.sources.mimic.columns import CTRL46, DOSES, FEATURES, FeatureSet
 from counterpoint.sources.mimic.decisions import OUTCOME, RewardRule, decisions, training_patients

@@ -8,15 +8,16 @@ import numpy as np
 
 from counterpoint.core.errors import CounterpointError
 from counterpoint.data.doses import Bins
+from counterpoint.data.layout import Layout
 from counterpoint.data.spaces import Discrete
+from counterpoint.data.tables.clock import changes
 from counterpoint.data.tables.inspection.facts import NEEDED, STEPS, Trial
 from counterpoint.data.tables.inspection.findings import categories_of, open_ends_of, repeats
 from counterpoint.data.tables.inspection.look import Look
 from counterpoint.data.tables.inspection.names import GENERAL, says
 from counterpoint.data.tables.inspection.page import Inspection
 from counterpoint.data.tables.inspection.roles import OVERLAP
-from counterpoint.data.tables.layout import changes
-from counterpoint.data.tables.reader import Reader
+from counterpoint.data.tables.reading import read_table
 
 ENOUGH = 0.05
 """Share of missing values that a suggested carrying forward may leave to be filled."""
@@ -65,7 +66,7 @@ def try_loading(look: Look, choices: dict[str, Any], bins: Sequence[Bins]) -> Tr
     frame = look.columns.frame if sample is None else look.columns.frame[sample]
     tried = 0 if sample is None else len(sample)
     try:
-        rows, notes = Reader(**told).read(frame.to_native())
+        rows, notes = read_table(frame.to_native(), Layout(**told))
     except CounterpointError as error:
         return Trial(sample=tried, error=re.sub(r"\[[^\]]*\]|\{[^}]*\}", "[…]", str(error)))  # Doses stand in brackets.
     except Exception as error:  # An odd table must not end the inspection, and foreign words may quote patients.

@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 
 from counterpoint.core.errors import CounterpointError, require
-from counterpoint.data.tables.columns import TEXT_SUFFIXES, WORDS, CheckedColumns, kind_of, open_table
+from counterpoint.data.stored_format import MARK
+from counterpoint.data.tables.columns import TEXT_SUFFIXES, WORDS, CheckedColumns, check_file, kind_of, open_table
 from counterpoint.data.tables.dates import are_dates
 from counterpoint.data.tables.inspection.facts import Kind, Roles
 from counterpoint.data.tables.inspection.names import id_of
 from counterpoint.data.tables.state_columns import MOST_LEVELS
-from counterpoint.data.tables.table_format import MARK
-from counterpoint.data.tables.user_files import check_file
 
 
 def names_given(role: str, given: Any) -> tuple[str, ...]:

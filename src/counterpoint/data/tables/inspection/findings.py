@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from counterpoint.data.doses import Bins
+from counterpoint.data.tables.clock import REGULAR, changes
+from counterpoint.data.tables.episodes import is_repeated
 from counterpoint.data.tables.inspection.actions import actions_of
 from counterpoint.data.tables.inspection.columns import TakenColumn
 from counterpoint.data.tables.inspection.facts import (
@@ -22,9 +24,6 @@ from counterpoint.data.tables.inspection.facts import (
 from counterpoint.data.tables.inspection.look import Log, Look
 from counterpoint.data.tables.inspection.page import Inspection
 from counterpoint.data.tables.inspection.roles import SAME
-from counterpoint.data.tables.layout import changes
-from counterpoint.data.tables.odd_steps import REGULAR
-from counterpoint.data.tables.outcome_marks import is_repeated
 from counterpoint.data.tables.spelling import alike_ids
 
 

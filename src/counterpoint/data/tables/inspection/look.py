@@ -6,11 +6,11 @@ from functools import cached_property
 import numpy as np
 
 from counterpoint.core.errors import CounterpointError
+from counterpoint.data.tables.clock import changes
 from counterpoint.data.tables.columns import CheckedColumns
 from counterpoint.data.tables.inspection.columns import TakenColumn, codes_of
 from counterpoint.data.tables.inspection.facts import AMOUNTS, Roles
-from counterpoint.data.tables.layout import changes
-from counterpoint.data.tables.missing import steady
+from counterpoint.data.tables.missing import constant_within_subjects
 
 ALIKE = 0.999
 """Columns whose correlation is beyond this say the same."""
@@ -160,4 +160,8 @@ def static_columns(taken: dict[str, TakenColumn], log: Log, roles: Roles) -> set
     if not roles["subject"] or changes(log.subject).all():
         return set()
     differ = [column for column in taken.values() if column.distinct > 1]
-    return {column.name for column in differ if steady(column.values[log.order][:, None], log.subject).all()}
+    return {
+        column.name
+        for column in differ
+        if constant_within_subjects(column.values[log.order][:, None], log.subject).all()
+    }

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
-from counterpoint.data.tables.columns import quoted
+from counterpoint.data.schema import quoted
 from counterpoint.data.tables.inspection.facts import (
     RARE,
     Actions,

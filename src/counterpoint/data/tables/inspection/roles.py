@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from counterpoint.core.errors import require
+from counterpoint.data.tables.clock import changes
 from counterpoint.data.tables.columns import CheckedColumns
 from counterpoint.data.tables.inspection.columns import TakenColumn, codes_of, take
 from counterpoint.data.tables.inspection.facts import AMOUNTS, USABLE, Roles
@@ -22,7 +23,6 @@ from counterpoint.data.tables.inspection.names import (
     state_before,
     tokens_of,
 )
-from counterpoint.data.tables.layout import changes
 from counterpoint.data.tables.state_columns import MOST_LEVELS
 
 SPARSE = 0.95

@@ -1,4 +1,4 @@
-"""How a table lies in a file: names of its columns, a header that says the rest, and a hash of every field."""
+"""File format of stored transitions: column names, a JSON header, and a hash of every field."""
 
 import hashlib
 import json
@@ -15,43 +15,45 @@ from counterpoint.core.artifacts import digest, encode
 from counterpoint.core.errors import CounterpointError, require
 from counterpoint.data.doses import ActionColumn, Bins
 from counterpoint.data.knowledge import Knowledge
+from counterpoint.data.layout import Layout
 from counterpoint.data.schema import Column, Fill, Schema
 from counterpoint.data.spaces import Box, Discrete
-from counterpoint.data.tables.reader import Reader
 from counterpoint.data.transitions import COLUMNS, Transitions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 MARK = "# counterpoint "
-"""What a CSV of ours begins with; the header follows as JSON."""
-FORMAT = 4
+"""First characters of a stored CSV; the header follows as JSON."""
+FORMAT = 5
 STRINGS = ("subject_names", "outcome_names")
 SCHEMA_CLASSES = {
-    cls.__name__: cls for cls in (ActionColumn, Bins, Box, Column, Discrete, Fill, Knowledge, Reader, Schema)
+    cls.__name__: cls for cls in (ActionColumn, Bins, Box, Column, Discrete, Fill, Knowledge, Layout, Schema)
 }
-"""What a table's header may name."""
+"""Classes that a header may contain."""
 MATRICES = ("state", "next_state", "action", "noise")
 """The fields of several columns."""
 
 
 def header_of(transitions: Transitions) -> dict[str, Any]:
-    """What the columns cannot say for themselves."""
+    """Return the header: everything that the columns do not hold."""
     return {
         "format": FORMAT,
         "dtypes": {name: str(getattr(transitions, name).dtype).removeprefix("torch.") for name in COLUMNS},
         "schema": encode(transitions.schema),
+        "layout": encode(transitions.layout),
         **{name: getattr(transitions, name) for name in STRINGS},
         "noise_size": transitions.noise.shape[1],
     }
 
 
 def file_columns(header: dict[str, Any], names: Sequence[str] = COLUMNS) -> list[str]:
+    """Return the names of the file's columns that hold the fields `names`."""
     return [f"{name}:{part}" if part is not None else name for name in names for part in parts(header, name)]
 
 
 def parts(header: dict[str, Any], name: str) -> list[Any]:
-    """The columns of one field; a field of one number a row is [None]."""
+    """Return the column names of one field; [None] for a field of one number per row."""
     noise = list(range(header["noise_size"]))
     states = [column["name"] for column in header["schema"]["states"]]
     names = {"state": states, "next_state": states, "action": header["schema"]["action_names"]}
@@ -66,17 +68,20 @@ def parse_header(path: Path, text: str | bytes | None) -> dict[str, Any]:
         )
     header = json.loads(text)
     if header["format"] != FORMAT:
-        raise CounterpointError(f"{path} has format {header['format']}, this version reads {FORMAT}; write it again")
+        raise CounterpointError(
+            f"{path} has format {header['format']}, this version reads {FORMAT}; make it again from the original table"
+        )
     require(header.pop("hash", None) == digest(header), changed(path, "header"))
     return header
 
 
 def changed(path: Path, what: str) -> str:
+    """Return the message about a file that was edited."""
     return f"{path} was changed after it was written: its {what} differ; write it again"
 
 
 def field_hash(values: Tensor) -> str:
-    """A short hash of a field's numbers; all missing values are one."""
+    """Return a short hash of a field's numbers; all kinds of NaN count as equal."""
     numbers = values.contiguous().numpy()
     if numbers.dtype.kind == "f" and np.isnan(numbers).any():
         numbers = np.where(np.isnan(numbers), np.array(np.nan, numbers.dtype), numbers)
@@ -84,17 +89,18 @@ def field_hash(values: Tensor) -> str:
 
 
 def to_arrow(rows: Transitions) -> "pa.Table":
-    """The numbers of a table, under the names that they have in a file."""
+    """Return the numbers of transitions as an Arrow table, with the column names of a file."""
     return arrow_table(rows, header_of(rows))
 
 
 def from_arrow(table: "pa.Table", like: Transitions) -> Transitions:
-    """The rows that `to_arrow` put into a table, with the names and columns of `like`."""
+    """Return the transitions of a table by `to_arrow`; schema and names are those of `like`."""
     columns = {name: table[name].to_numpy() for name in table.column_names}
     return replace(like, **tensors(header_of(like), COLUMNS, columns, len(table)))
 
 
 def arrow_table(rows: Transitions, header: dict[str, Any]) -> "pa.Table":
+    """Return the numbers of transitions as an Arrow table, for a file with this header."""
     import pyarrow as pa
 
     fields = [getattr(rows, name).detach().numpy() for name in COLUMNS]
@@ -105,11 +111,11 @@ def arrow_table(rows: Transitions, header: dict[str, Any]) -> "pa.Table":
 def tensors(
     header: dict[str, Any], names: Sequence[str], columns: "dict[str, np.ndarray]", rows: int
 ) -> dict[str, Tensor]:
-    """The fields from their columns; a column that is not there has no rows."""
+    """Assemble the fields from their columns; an absent column has no rows."""
     fields: dict[str, Tensor] = {}
     for name in names:
         kind = getattr(torch, header["dtypes"][name])
-        found = [columns.get(column, np.zeros(0)) for column in file_columns(header, [name])]
-        stacked = np.stack(found, -1) if found else np.zeros((rows, 0))
-        fields[name] = torch.from_numpy(stacked if name in MATRICES else found[0].copy()).to(kind)
+        numbers = [columns.get(column, np.zeros(0)) for column in file_columns(header, [name])]
+        stacked = np.stack(numbers, -1) if numbers else np.zeros((rows, 0))
+        fields[name] = torch.from_numpy(stacked if name in MATRICES else numbers[0].copy()).to(kind)
     return fields
