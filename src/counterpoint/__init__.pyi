@@ -12,6 +12,7 @@ from counterpoint.core.errors import CounterpointError as CounterpointError
 from counterpoint.core.errors import CounterpointWarning as CounterpointWarning
 from counterpoint.data.doses import Bins as Bins
 from counterpoint.data.knowledge import Knowledge as Knowledge
+from counterpoint.data.layout import Layout as Layout
 from counterpoint.data.schema import Column as Column
 from counterpoint.data.schema import Schema as Schema
 from counterpoint.data.spaces import Box as Box
@@ -20,7 +21,6 @@ from counterpoint.data.storage import read as read
 from counterpoint.data.storage import write as write
 from counterpoint.data.tables.dataframe import from_dataframe as from_dataframe
 from counterpoint.data.tables.inspection.inspecting import check as check
-from counterpoint.data.layout import Layout as Layout
 from counterpoint.data.transitions import Transitions as Transitions
 from counterpoint.learners.ctrl_g import CTRLg as CTRLg
 from counterpoint.learners.ctrl_p import CTRLp as CTRLp
