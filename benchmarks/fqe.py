@@ -23,7 +23,11 @@ from counterpoint.learners.search import SearchedPolicy
 from counterpoint.nets.stacked import initialise
 from counterpoint.nets.training import Monitor, Schedule, train
 from counterpoint.ope.fqe import FQE, fitted_q_evaluation
-from counterpoint.ope.problem import Episodes, Question, resampled
+from counterpoint.ope.problem import (
+    Episodes,
+    OPEData,
+    resampled,
+)
 from counterpoint.tasks.base import KnownSCM
 from counterpoint.tasks.sepsis import SyntheticSepsis, physician, protocol
 
@@ -31,7 +35,7 @@ STEPS, COLUMNS, ACTIONS = 20, 46, 25
 FORMATTED = ("truth", "logged", "mean error", "mean |error|", "processor s")
 
 
-def wandering(episodes: int) -> Question:
+def wandering(episodes: int) -> OPEData:
     """A log of the bar's size; half of its episodes end, half are cut."""
     random = torch.Generator().manual_seed(0)
     states = [torch.randn(episodes, COLUMNS, generator=random)]
@@ -52,7 +56,7 @@ def wandering(episodes: int) -> Question:
         actions=actions,
     )
     uniform = torch.full((len(rows), ACTIONS), 1 / ACTIONS)
-    return Question(Episodes.of(rows), uniform, uniform, uniform)
+    return OPEData(Episodes.of(rows), uniform, uniform, uniform)
 
 
 def speed(episodes: int, members: int, device: str) -> dict[str, Any]:
@@ -83,7 +87,7 @@ class GradientFQE(QLearner):
         return reward + self.discount * not_terminated * value
 
 
-def by_gradients(question: Question, steps: int = 6000) -> float:
+def by_gradients(question: OPEData, steps: int = 6000) -> float:
     """The value by one network of two layers of 64 that sees how many steps are over."""
     rows, episodes = question.rows, question.episodes
     over = torch.zeros(len(rows))
@@ -110,7 +114,7 @@ def by_gradients(question: Question, steps: int = 6000) -> float:
 Act = Callable[[Tensor, torch.Generator], Tensor]
 
 
-def asked(task: KnownSCM, behaviour: Act, policy: Act, episodes: int, steps: int, seed: int) -> Question:
+def asked(task: KnownSCM, behaviour: Act, policy: Act, episodes: int, steps: int, seed: int) -> OPEData:
     """What a deterministic policy is worth, from a log of another."""
     rows = cp.simulate(task, behaviour, episodes, steps, seed, stop_at_failure=True)  # pyright: ignore[reportArgumentType]
     random = torch.Generator()
@@ -120,7 +124,7 @@ def asked(task: KnownSCM, behaviour: Act, policy: Act, episodes: int, steps: int
         return torch.nn.functional.one_hot(numbers, task.actions.count).float()  # pyright: ignore[reportAttributeAccessIssue]
 
     now, after = chosen(rows.state), chosen(rows.next_state)
-    return Question(Episodes.of(rows), now, after * rows.has_next[:, None], now, task.discount)
+    return OPEData(Episodes.of(rows), now, after * rows.has_next[:, None], now, task.discount)
 
 
 def rule(task: KnownSCM, numbers: list[float]) -> SearchedPolicy:
@@ -154,7 +158,7 @@ def accuracy(logs: int) -> list[dict[str, Any]]:
     return found
 
 
-def in_features(question: Question) -> float:
+def in_features(question: OPEData) -> float:
     return float(fitted_q_evaluation(question, FQE().fit(question, torch.ones(1, question.episodes.subjects))))
 
 

@@ -31,7 +31,10 @@ from counterpoint.ope.estimators import (
     weighted_importance_sampling,
 )
 from counterpoint.ope.fqe import Critic, fitted_q_evaluation
-from counterpoint.ope.problem import Episodes, Question
+from counterpoint.ope.problem import (
+    Episodes,
+    OPEData,
+)
 
 EPISODES, STEPS, ACTIONS, DISCOUNT = 200, 8, 3, 0.95
 PEERS = {
@@ -60,7 +63,7 @@ class Case:
         self.action = torch.multinomial(self.behaviour.flatten(0, 1), 1, generator=random).view(EPISODES, STEPS)
         self.reward, self.q = normal(), 1 + normal(ACTIONS)
 
-    def question(self) -> Question:
+    def question(self) -> OPEData:
         """As this package asks it: rows that there are."""
         here, space = self.present, Discrete.one_hot(ACTIONS)
         episode, step = here.nonzero(as_tuple=True)
@@ -75,7 +78,7 @@ class Case:
             step=step,
             actions=space,
         )
-        return Question(Episodes.of(rows), self.policy[here], self.policy[here], self.behaviour[here], DISCOUNT)
+        return OPEData(Episodes.of(rows), self.policy[here], self.policy[here], self.behaviour[here], DISCOUNT)
 
     def critic(self) -> Critic:
         taken = self.q.gather(2, self.action[..., None])[..., 0][self.present][None]

@@ -28,12 +28,12 @@ from counterpoint.models.scm.density import DensitySCM
 from counterpoint.nets.laws import Gaussian
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Schedule
-from counterpoint.page.returns import returns_by_environment
 from counterpoint.policies.rule import OrderedDose, ScoredActions
 from counterpoint.policies.searched import SearchedPolicy
 from counterpoint.tasks.base import Task
 from reproduction.experiment import Cell, Context, Experiment, Rows
 from reproduction.measures.gym_return import evaluate_in_gym
+from reproduction.pages.returns import returns_by_environment
 from reproduction.tasks.classic import Acrobot, ClassicControl, MountainCar, Pendulum
 from reproduction.tasks.classic_simulation import log_random
 from reproduction.tasks.stack import TaskStack

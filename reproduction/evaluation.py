@@ -71,7 +71,7 @@ class EvaluationBenchmark:
     """The first of them."""
     trials: Positive = 4000
     """Trials whose mean return is the truth, where it is not known exactly."""
-    judging: OPESettings = OPESettings(others=(), draws=400, critic_draws=50)
+    judging: OPESettings = OPESettings(alternative_behaviours=(), draws=400, critic_draws=50)
     """How policies are judged; the estimate of whoever logged may be the task's own."""
     name: str = "evaluation"
     """What the files are called."""
@@ -115,7 +115,7 @@ class EvaluationBenchmark:
 
 def quick() -> EvaluationBenchmark:
     """One task that needs no extra, two logs: less than a minute."""
-    judging = OPESettings(others=(), draws=200, critic_draws=20)
+    judging = OPESettings(alternative_behaviours=(), draws=200, critic_draws=20)
     return EvaluationBenchmark({"tumour": 2}, trials=1000, judging=judging, name="evaluation-quick")
 
 
@@ -159,7 +159,7 @@ def run_cell(cell: Cell, report: Report = silent) -> Rows:
                  "estimate": each.value, "low": each.low, "high": each.high, "truth": None, "verdict": said.verdict,
                  "recommended": each.name == said.recommended, "silent": None,
                  "effective": told and told.effective, "unsupported": told and told.unsupported,
-                 "strayed": told and told.strayed}
+                 "strayed": told and told.off_support}
             )  # fmt: skip
         report("policies", len(found), len(ground.policies) * len(said.estimates))
     return [{**row, "seconds": time.perf_counter() - begun, **where()} for row in found]

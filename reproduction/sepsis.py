@@ -47,7 +47,7 @@ from reproduction.workers import Report, silent
 CELL = ("seed", "ending", "sizes", "judged", "mean_q", "counts", "mortality", "doses", "groups", "models")
 REPORTED = SEARCH_G
 """The policy whose report is written: one that can be read."""
-JUDGING = OPESettings(behaviour=Logistic(penalty=100.0), others=(), draws=400, critic_draws=50)
+JUDGING = OPESettings(behaviour=Logistic(penalty=100.0), alternative_behaviours=(), draws=400, critic_draws=50)
 """Of 25 actions most are rare: a strong ridge keeps their probabilities from being taken for nearly none (seed 100: as
 good a Brier score, 0.851, and more than twice the effective patients)."""
 Cells = list[dict[str, Any]]

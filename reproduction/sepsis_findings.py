@@ -7,7 +7,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from counterpoint.data.transitions import Transitions
-from counterpoint.ope.problem import known_in_rows, target
+from counterpoint.ope.problem import (
+    factors_in_rows,
+    target,
+)
 from counterpoint.ope.result import Evaluation
 from counterpoint.policies.base import Policy
 from counterpoint.policies.personal import PersonalPolicy
@@ -31,9 +34,9 @@ def q_values(policy: Policy, rows: Transitions) -> Float[Tensor, "n a"] | None:
         return policy.values(rows.state)
     if not isinstance(policy, PersonalPolicy) or not all(isinstance(own, QPolicy) for own in policy.policies):
         return None
-    known = known_in_rows(policy.model, rows)[0]
+    known = factors_in_rows(policy.model, rows)[0]
     every = torch.stack([own.values(rows.state) for own in policy.policies if isinstance(own, QPolicy)])
-    return every[policy.deciding(known.factors, known.anything), torch.arange(len(rows))]
+    return every[policy.deciding(known.factors, known.informed), torch.arange(len(rows))]
 
 
 def self_graded(values: Float[Tensor, "n a"], action: Int[Tensor, " n"]) -> dict[str, float]:

@@ -12,8 +12,15 @@ from counterpoint.data.transitions import Transitions
 from counterpoint.models.base import Model
 from counterpoint.models.scm.base import StructuralCausalModel
 from counterpoint.nets.training import Monitor
-from counterpoint.ope.evaluation import Asked, OPESettings, conclude, estimate_behaviours, lay_beside, whole_log
-from counterpoint.ope.model_based import Inside
+from counterpoint.ope.evaluation import (
+    EvaluationRequest,
+    OPESettings,
+    estimate_behaviours,
+    evaluate_problem,
+    fit_problem,
+    whole_log,
+)
+from counterpoint.ope.model_based import ModelEstimates
 from counterpoint.ope.result import Evaluation
 from counterpoint.ope.true_return import returns
 from counterpoint.tasks.sepsis import SyntheticSepsis, physician, population
@@ -34,8 +41,10 @@ def judged_policies(
     for name, policy in fitted.policies.items():
         own = split.with_numbers() if name in PERSONAL else split
         watch = Monitor(report=monitor.report, name=f"judging {name}")
-        case = lay_beside(own.held_out, policy, how, own.train, None, own_seed, watch, behaviours)
-        found[name] = conclude(case, Asked(policy, how, True, name, own_seed), Inside(), watch)
+        case = fit_problem(own.held_out, policy, how, own.train, None, own_seed, watch, behaviours)
+        found[name] = evaluate_problem(
+            case, EvaluationRequest(policy, how, True, name, own_seed), ModelEstimates(), watch
+        )
     return found
 
 

@@ -23,9 +23,9 @@ from counterpoint.core.statistics import (
     probability_of_improvement,
 )
 from counterpoint.learners.methods import PAPER_NAMES
-from counterpoint.page.returns import paired_differences, returns_by_size
 from reproduction.pages.headline import Headline
 from reproduction.pages.paper import paper_returns_by_size
+from reproduction.pages.returns import paired_differences, returns_by_size
 
 SELECTED, LAST = "return_selected", "return_last"
 Comparisons = Sequence[tuple[str, str]]

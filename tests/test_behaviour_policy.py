@@ -66,8 +66,8 @@ def test_trees_find_what_no_line_does() -> None:
 class Witness(BehaviourModel):
     """Says with the first action's probability whether it saw the subject that it is asked about."""
 
-    def estimated(self, seen: Transitions, asked: Transitions, seed: int) -> Tensor:
-        known = torch.isin(asked.subject, seen.subject).float()
+    def predict(self, train: Transitions, test: Transitions, seed: int) -> Tensor:
+        known = torch.isin(test.subject, train.subject).float()
         return torch.stack([known, 1 - known, 0 * known], 1)
 
 
@@ -133,7 +133,7 @@ HAND = torch.tensor([[0.5, 0.3, 0.2], [0.8, 0.1, 0.1], [0.25, 0.7, 0.05], [0.005
 def by_hand() -> Behaviour:
     rows = log(STATE[:4], torch.tensor([0.0, 1.0, 0.0]).expand(4, 3), 2)
     taken = torch.tensor([0, 0, 2, 2])
-    return Behaviour.known(HAND, replace(rows, action_index=taken, action=SPACE.features(taken)))
+    return Behaviour.of_probabilities(HAND, replace(rows, action_index=taken, action=SPACE.features(taken)))
 
 
 def test_brier_score_by_hand() -> None:
@@ -155,8 +155,8 @@ def test_calibration_curve_by_hand() -> None:
 
 def test_true_probabilities_are_calibrated_and_doubled_logits_are_not() -> None:
     rows = log(STATE, LINEAR)
-    true = Behaviour.known(LINEAR, rows)
-    sure = Behaviour.known(torch.softmax(2 * LINEAR.log(), 1), rows)
+    true = Behaviour.of_probabilities(LINEAR, rows)
+    sure = Behaviour.of_probabilities(torch.softmax(2 * LINEAR.log(), 1), rows)
     assert true.calibration().error < 0.02
     assert sure.calibration().error > 0.04
     assert true.brier < sure.brier
@@ -172,7 +172,7 @@ def test_the_seed_decides_the_folds() -> None:
 def test_imagined_rows_are_refused() -> None:
     imagined = replace(log(STATE[:20], LINEAR[:20]), imagined=torch.arange(20) == 3)
     assert "imagined rows" in refused(lambda: Logistic().cross_fit(imagined, folds=2))
-    assert "imagined rows" in refused(lambda: Behaviour.known(LINEAR[:20], imagined))
+    assert "imagined rows" in refused(lambda: Behaviour.of_probabilities(LINEAR[:20], imagined))
 
 
 def test_mistakes_are_named_in_one_line() -> None:
@@ -185,6 +185,8 @@ def test_mistakes_are_named_in_one_line() -> None:
     assert "least=0 of" in refused(lambda: Logistic(least=0))
     unknown = replace(rows, state=torch.full_like(rows.state, torch.nan))
     assert "not finite" in refused(lambda: Logistic().cross_fit(unknown, folds=2))
-    assert "for 20 rows" in refused(lambda: Behaviour.known(LINEAR[:19], rows))
-    assert "sum to 1" in refused(lambda: Behaviour.known(2 * LINEAR[:20], rows))
-    assert "probability 0" in refused(lambda: Behaviour.known(SPACE.features(rows.action_index.add(1) % 3), rows))
+    assert "for 20 rows" in refused(lambda: Behaviour.of_probabilities(LINEAR[:19], rows))
+    assert "sum to 1" in refused(lambda: Behaviour.of_probabilities(2 * LINEAR[:20], rows))
+    assert "probability 0" in refused(
+        lambda: Behaviour.of_probabilities(SPACE.features(rows.action_index.add(1) % 3), rows)
+    )

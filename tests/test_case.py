@@ -10,19 +10,25 @@ import torch
 
 import counterpoint as cp
 from counterpoint.core.statistics import Interval
-from counterpoint.ope.estimators import logged_return, widened
-from counterpoint.ope.evaluation import RECOMMENDED, OPEProblem, OPESettings, chance, lay_beside
-from counterpoint.ope.intervals import interval_of, paired_interval
+from counterpoint.ope.estimators import logged_return
+from counterpoint.ope.evaluation import (
+    RECOMMENDED,
+    OPEProblem,
+    OPESettings,
+    bootstrap_of,
+    fit_problem,
+)
+from counterpoint.ope.intervals import interval_of, paired_interval, widened
 from helpers.judge import GENTLE, LOGGED, Lottery
 
 SHAPES = False
-HOW = OPESettings(others=(), draws=60, critic_draws=15, confidence=0.9)
+HOW = OPESettings(alternative_behaviours=(), draws=60, critic_draws=15, confidence=0.9)
 SURE = NormalDist().inv_cdf(0.95)
 
 
 @pytest.fixture(scope="module")
 def case() -> OPEProblem:
-    return lay_beside(LOGGED, GENTLE, HOW)
+    return fit_problem(LOGGED, GENTLE, HOW)
 
 
 def by_hand(fixed: Interval, values: torch.Tensor) -> tuple[float, float, float]:
@@ -47,8 +53,8 @@ def test_widening_adds_the_squares_of_both_errors() -> None:
 
 def test_an_interval_that_holds_a_critic_fixed_has_the_critics_spread(case: OPEProblem) -> None:
     for name, estimator in case.estimators.items():
-        fixed = interval_of(estimator, case.question, *chance(HOW, 0))
-        expected = by_hand(fixed, case.fitted()) if name in case.corrected else ends(fixed)
+        fixed = interval_of(estimator, case.data, *bootstrap_of(HOW, 0))
+        expected = by_hand(fixed, case.fqe()) if name in case.corrected else ends(fixed)
         assert ends(case.interval(name, HOW, 0)) == pytest.approx(expected), name
     assert set(case.estimators) - set(case.corrected) == {"WIS", "per-decision WIS"}
 
@@ -56,27 +62,27 @@ def test_an_interval_that_holds_a_critic_fixed_has_the_critics_spread(case: OPEP
 def test_of_some_subjects_it_is_their_critics_spread(case: OPEProblem) -> None:
     own = torch.arange(500) < 60
     among = lambda question, counts: case.estimators[RECOMMENDED](question, counts * own)
-    expected = by_hand(interval_of(among, case.question, *chance(HOW, 0)), case.fitted(own))
+    expected = by_hand(interval_of(among, case.data, *bootstrap_of(HOW, 0)), case.fqe(own))
     assert ends(case.interval(RECOMMENDED, HOW, 0, own)) == pytest.approx(expected)
     weight = case.counts * own
-    assert case.fitted(own).tolist() == pytest.approx(((weight * case.first).sum(1) / weight.sum(1)).tolist())
+    assert case.fqe(own).tolist() == pytest.approx(((weight * case.first_values).sum(1) / weight.sum(1)).tolist())
 
 
 def test_differences_have_the_spread_of_differences(case: OPEProblem) -> None:
-    estimator, question = case.estimators[RECOMMENDED], case.question
-    fixed = paired_interval(estimator, question, question, logged_return, *chance(HOW, 0))
-    expected = by_hand(fixed, case.fitted() - logged_return(question, case.counts))
+    estimator, question = case.estimators[RECOMMENDED], case.data
+    fixed = paired_interval(estimator, question, question, logged_return, *bootstrap_of(HOW, 0))
+    expected = by_hand(fixed, case.fqe() - logged_return(question, case.counts))
     assert ends(case.gain(HOW, 0)) == pytest.approx(expected)
-    other = lay_beside(LOGGED, Lottery((0.2, 0.4, 0.4)), HOW)
-    between = partial(paired_interval, estimator, question, other.question, other.estimators[RECOMMENDED])
-    expected = by_hand(between(*chance(HOW, 0)), case.fitted() - other.fitted())
+    other = fit_problem(LOGGED, Lottery((0.2, 0.4, 0.4)), HOW)
+    between = partial(paired_interval, estimator, question, other.data, other.estimators[RECOMMENDED])
+    expected = by_hand(between(*bootstrap_of(HOW, 0)), case.fqe() - other.fqe())
     assert ends(case.gain_over(other, HOW, 0)) == pytest.approx(expected)
 
 
 def test_critics_that_are_one_or_all_alike_widen_nothing(case: OPEProblem) -> None:
-    for first in (case.first[:2], case.first[:1].expand(16, -1)):
+    for first in (case.first_values[:2], case.first_values[:1].expand(16, -1)):
         same = replace(case, first=first, counts=torch.ones(len(first), 500))
-        fixed = interval_of(case.estimators[RECOMMENDED], case.question, *chance(HOW, 0))
+        fixed = interval_of(case.estimators[RECOMMENDED], case.data, *bootstrap_of(HOW, 0))
         assert ends(same.interval(RECOMMENDED, HOW, 0)) == pytest.approx(ends(fixed))
 
 

@@ -16,11 +16,19 @@ from counterpoint.ope.estimators import (
     one_step_doubly_robust,
     one_step_effective_sample_size,
     one_step_largest_share,
-    widened,
 )
 from counterpoint.ope.fqe import Critic, fitted_q_evaluation
-from counterpoint.ope.problem import Episodes, Question, resampled, subject_folds
-from counterpoint.ope.tabular import CellCounts, CellFQE
+from counterpoint.ope.intervals import widened
+from counterpoint.ope.problem import (
+    Episodes,
+    OPEData,
+    resampled,
+    subject_folds,
+)
+from counterpoint.ope.tabular import (
+    TabularBehaviour,
+    TabularFQE,
+)
 from counterpoint.simulation.trials import simulate
 from helpers.tables import refused
 from reproduction.tasks import icu_sepsis
@@ -56,11 +64,11 @@ def logged(trials: int, seed: int = 0) -> Transitions:
     return simulate(process(), act, trials, 25, seed)
 
 
-def asked(rows: Transitions, policy: Tensor, behaviour: Tensor, discount: float = 1.0) -> Question:
+def asked(rows: Transitions, policy: Tensor, behaviour: Tensor, discount: float = 1.0) -> OPEData:
     there = rows.has_next
     after = torch.zeros(len(rows), 2)
     after[there] = policy[rows.next_state[there, 0].long()]
-    return Question(Episodes.of(rows), policy[rows.state[:, 0].long()], after, behaviour, discount)
+    return OPEData(Episodes.of(rows), policy[rows.state[:, 0].long()], after, behaviour, discount)
 
 
 def hand() -> Transitions:
@@ -108,14 +116,14 @@ def test_an_interval_is_widened_by_what_was_held_fixed() -> None:
 
 def test_actions_are_counted_in_the_log_itself() -> None:
     rows = hand()
-    share = CellCounts(prior=1.0).cross_fit(rows)
+    share = TabularBehaviour(prior=1.0).cross_fit(rows)
     mean = torch.tensor([1 / 3, 2 / 3])  # One of three rows took the first action.
     expected = torch.stack([(torch.ones(2) + mean) / 3, (torch.tensor([0.0, 1.0]) + mean) / 2])
     torch.testing.assert_close(share.probabilities, expected[[0, 1, 0]])
 
 
 def test_counting_is_the_fixed_point_of_the_shrunken_equations() -> None:
-    rows, recipe = logged(30), CellFQE(action_prior=0.7, state_prior=0.4)
+    rows, recipe = logged(30), TabularFQE(action_prior=0.7, state_prior=0.4)
     question = asked(rows, OTHER, torch.full((len(rows), 2), 0.5), 0.9)
     counts = resampled(30, 2, 0)
     critic = recipe.fit(question, counts)
@@ -128,7 +136,7 @@ def test_counting_is_the_fixed_point_of_the_shrunken_equations() -> None:
         np.testing.assert_allclose(critic.after[member], np.where(rows.has_next, state[following], 0), atol=1e-3)
 
 
-def _dense(rows: Transitions, drawn: np.ndarray, how: CellFQE, discount: float) -> tuple[np.ndarray, np.ndarray]:
+def _dense(rows: Transitions, drawn: np.ndarray, how: TabularFQE, discount: float) -> tuple[np.ndarray, np.ndarray]:
     """Q and V of three states by one linear system: target_i = r_i + γ·V(s'_i), Q = W·target, V = Σ π Q."""
     weight, cell, action = drawn[rows.subject], rows.state[:, 0].long().numpy(), rows.action_index.numpy()
     lead = np.zeros((len(rows), 3))
@@ -151,8 +159,8 @@ def test_a_row_is_valued_by_critics_that_never_saw_its_subject() -> None:
     rows = logged(40)
     question = asked(rows, OTHER, torch.full((len(rows), 2), 0.5))
     folds = subject_folds(40, 4, 0)
-    critic = CellFQE().cross_fit(question, folds)
-    apart = CellFQE().fit(question, (folds != 2).double()[None])
+    critic = TabularFQE().cross_fit(question, folds)
+    apart = TabularFQE().fit(question, (folds != 2).double()[None])
     own = folds[rows.subject] == 2
     torch.testing.assert_close(critic.taken[:, own], apart.taken[:, own], atol=1e-3, rtol=0.0)
     assert not torch.allclose(critic.taken[:, ~own], apart.taken[:, ~own], atol=1e-3)
@@ -160,22 +168,22 @@ def test_a_row_is_valued_by_critics_that_never_saw_its_subject() -> None:
 
 def test_a_long_log_tells_the_exact_value_of_another_policy() -> None:
     rows = logged(LONG)
-    truth, estimated = process().value(OTHER), CellCounts().cross_fit(rows)
+    truth, estimated = process().value(OTHER), TabularBehaviour().cross_fit(rows)
     assert abs(truth - process().value(LOGGER)) > 0.1
     question = asked(rows, OTHER, estimated.probabilities)
     ones = torch.ones(1, LONG, dtype=torch.double)
-    critic = CellFQE().cross_fit(question, subject_folds(LONG, 5, 0))
-    assert float(fitted_q_evaluation(question, CellFQE().fit(question, ones))) == pytest.approx(truth, abs=0.03)
+    critic = TabularFQE().cross_fit(question, subject_folds(LONG, 5, 0))
+    assert float(fitted_q_evaluation(question, TabularFQE().fit(question, ones))) == pytest.approx(truth, abs=0.03)
     assert float(one_step_doubly_robust(question, ones, critic=critic)) == pytest.approx(truth, abs=0.03)
 
 
 def test_ratios_mend_a_critic_that_knows_nothing_of_actions() -> None:
     """The critic of a heavy prior values all actions alike; most of what it gets wrong comes back."""
     rows = logged(LONG)
-    truth, estimated = process().value(OTHER), CellCounts().cross_fit(rows)
+    truth, estimated = process().value(OTHER), TabularBehaviour().cross_fit(rows)
     question = asked(rows, OTHER, estimated.probabilities)
     ones = torch.ones(1, LONG, dtype=torch.double)
-    critic = CellFQE(action_prior=1e6).cross_fit(question, subject_folds(LONG, 5, 0))
+    critic = TabularFQE(action_prior=1e6).cross_fit(question, subject_folds(LONG, 5, 0))
     wrong = abs(float(fitted_q_evaluation(question, critic)) - truth)
     assert wrong > 0.1
     assert abs(float(one_step_doubly_robust(question, ones, critic=critic)) - truth) < 0.4 * wrong
@@ -184,7 +192,7 @@ def test_ratios_mend_a_critic_that_knows_nothing_of_actions() -> None:
 def test_numbers_are_not_counted() -> None:
     rows = hand()
     plain = replace(rows, schema=Schema.of(("x",), Discrete.of([0.0, 1.0])))
-    assert "is no category" in refused(lambda: CellCounts().cross_fit(plain))
+    assert "is no category" in refused(lambda: TabularBehaviour().cross_fit(plain))
 
 
 def test_values_of_a_finite_process_are_those_of_long_simulations() -> None:

@@ -7,22 +7,34 @@ import torch
 from torch import Tensor
 
 import counterpoint as cp
-from counterpoint.ope.confounding import STRONGEST, Confounding, bounded, bounds, extremes, lost_at, weight_range
-from counterpoint.ope.problem import Episodes, Question, resampled
+from counterpoint.ope.confounding import (
+    MAX_STRENGTH,
+    Confounding,
+    bounded,
+    bounds,
+    breakdown_strength,
+    extremes,
+    weight_range,
+)
+from counterpoint.ope.problem import (
+    Episodes,
+    OPEData,
+    resampled,
+)
 
 WARD = cp.Ward()
 ROWS = cp.simulate(WARD, cp.random_policy(WARD), trials=60, steps=4, seed=0)
 
 
-def question(subjects: int = 60, share: float = 0.6) -> Question:
+def question(subjects: int = 60, share: float = 0.6) -> OPEData:
     """A policy that prefers the first dose, in a log of random ones."""
     rows = cp.simulation.trial_subset(ROWS, subjects)
     chances = torch.tensor([share, (1 - share) / 2, (1 - share) / 2])
     every, uniform = chances.expand(len(rows), -1), torch.full((len(rows), 3), 1 / 3)
-    return Question(Episodes.of(rows), every, every * rows.has_next[:, None], uniform)
+    return OPEData(Episodes.of(rows), every, every * rows.has_next[:, None], uniform)
 
 
-def weighted(question: Question, counts: Tensor) -> Tensor:
+def weighted(question: OPEData, counts: Tensor) -> Tensor:
     weight = counts[:, question.episodes.subject] * question.weight[:, -1]
     return (weight * question.episodes.returns(1.0).double()).sum(1) / weight.sum(1)
 
@@ -99,9 +111,9 @@ def test_a_conclusion_is_lost_where_the_bound_meets_the_log() -> None:
     lowest, highest = bounded(asked, counts, 1.6, "record")
     spread = torch.linspace(-1e-9, 1e-9, 100).double()
     for reached in (lowest, highest):
-        assert lost_at(asked, counts, reached + spread, "record") == pytest.approx(1.6, abs=1e-3)
-    assert lost_at(asked, counts, weighted(asked, counts), "record") is None
-    assert lost_at(asked, counts, weighted(asked, counts) - 100, "record") == STRONGEST
+        assert breakdown_strength(asked, counts, reached + spread, "record") == pytest.approx(1.6, abs=1e-3)
+    assert breakdown_strength(asked, counts, weighted(asked, counts), "record") is None
+    assert breakdown_strength(asked, counts, weighted(asked, counts) - 100, "record") == MAX_STRENGTH
 
 
 def test_strengths_are_checked() -> None:

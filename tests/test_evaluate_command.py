@@ -116,8 +116,8 @@ def test_flags_say_how_a_policy_is_judged(run: Path) -> None:
     command("evaluate", "--run", run, *QUICK, "--soften", 0.3, "--soften-towards", "uniform", "--discount", 0.9,
             "--behaviour", "trees", "--confounding", "step")  # fmt: skip
     found = whole.judgement
-    assert found.softened is not None
-    assert (found.softened.share, found.softened.towards, found.discount) == (0.3, "uniform", 0.9)
+    assert found.mixture is not None
+    assert (found.mixture.share, found.mixture.towards, found.discount) == (0.3, "uniform", 0.9)
     assert found.behaviour is not None
     assert found.behaviour.recipe == "BoostedTrees"
     assert found.sensitivity is not None
@@ -241,11 +241,11 @@ def test_runs_side_by_side(folder: Path, tmp_path: Path, capsys) -> None:
     assert [each.policy for each in found.evaluations] == ["d3qn", "search"]
     assert len(found.pairs) == 1
     rows = read_csv(tmp_path / "comparison.csv")
-    assert [row["policy"] for row in rows] == ["whoever logged", "d3qn", "search"]
+    assert [row["policy"] for row in rows] == ["behaviour policy", "d3qn", "search"]
     pairs = read_csv(tmp_path / "differences.csv")
     assert pairs[0]["difference"] == pytest.approx(rows[1]["value"] - rows[2]["value"])
     assert (tmp_path / "comparison.png").stat().st_size > 20_000
-    for words in ("whoever logged", "d3qn", "search", "Verdict"):
+    for words in ("behaviour policy", "d3qn", "search", "Verdict"):
         assert words in said
     assert said.count("Verdict: ") == 2
     assert all(each.brief.split()[-1] in said for each in found.evaluations)

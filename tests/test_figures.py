@@ -15,6 +15,7 @@ from counterpoint.core import results
 from counterpoint.core.errors import CounterpointError
 from counterpoint.page import returns as figures
 from counterpoint.page import style
+from reproduction.pages import returns as reproduction_figures
 from reproduction.pages.counterfactuals import counterfactual_errors
 from reproduction.pages.paper import paper_points, paper_returns_by_gravity, paper_returns_by_size
 
@@ -61,10 +62,10 @@ def errors(shift: float = 0.0) -> list[dict]:
 
 DRAWINGS = {
     "returns_by_size": (
-        lambda rows, path: figures.returns_by_size(rows, paper_returns_by_size(), path, ceiling=500.0),
+        lambda rows, path: reproduction_figures.returns_by_size(rows, paper_returns_by_size(), path, ceiling=500.0),
         bars,
     ),
-    "paired_differences": (figures.paired_differences, differences),
+    "paired_differences": (reproduction_figures.paired_differences, differences),
     "demo_figure": (lambda rows, path: figures.demo_figure(rows, path, random_return=21.0, ceiling=500.0), seeds),
     "counterfactual_errors": (counterfactual_errors, errors),
 }
@@ -108,7 +109,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch):
 def test_returns_of_one_size_are_dots_with_their_intervals(drawn, tmp_path: Path) -> None:
     """A line between one point is nothing to see."""
     some = [row for row in bars() if row["trials"] == 50]
-    figures.returns_by_size(some, paper_returns_by_size(), tmp_path / "figure.png", ceiling=500.0)
+    reproduction_figures.returns_by_size(some, paper_returns_by_size(), tmp_path / "figure.png", ceiling=500.0)
     panel = next(panel for panel in drawn[0].axes if panel.get_title(loc="left") == "CTRL_g")
     ours = {line.get_label(): line for line in panel.lines}["ours: estimate and 95% interval over seeds"]
     assert (ours.get_marker(), ours.get_xydata().tolist()) == ("o", [[50, 170]])
@@ -117,7 +118,7 @@ def test_returns_of_one_size_are_dots_with_their_intervals(drawn, tmp_path: Path
 
 
 def test_returns_by_size_shows_ours_and_the_papers_numbers(drawn, tmp_path: Path) -> None:
-    figures.returns_by_size(bars(), paper_returns_by_size(), tmp_path / "figure.png", ceiling=500.0)
+    reproduction_figures.returns_by_size(bars(), paper_returns_by_size(), tmp_path / "figure.png", ceiling=500.0)
     panels = {panel.get_title(loc="left"): panel for panel in drawn[0].axes if panel.axison}
     assert list(panels) == ["D3QN", "CTRL_g", "mine"]
     ours = {line.get_label(): line for line in panels["CTRL_g"].lines}["ours: estimate and 95% interval over seeds"]
@@ -142,7 +143,7 @@ def test_demo_marks_the_interquartile_mean(drawn, tmp_path: Path) -> None:
 
 
 def test_forest_fills_only_what_excludes_zero(drawn, tmp_path: Path) -> None:
-    figures.paired_differences(differences(), tmp_path / "figure.png")
+    reproduction_figures.paired_differences(differences(), tmp_path / "figure.png")
     markers = [[line for line in axes.lines if line.get_marker() == "o"] for axes in drawn[0].axes]
     assert [[line.get_markerfacecolor() for line in own] for own in markers] == [
         [style.BLUE, "white"],
@@ -158,7 +159,7 @@ def test_forest_fills_only_what_excludes_zero(drawn, tmp_path: Path) -> None:
 
 def test_a_forest_of_many_groups_is_no_taller_than_a_page_and_hides_empty_panels(drawn, tmp_path: Path) -> None:
     rows = [{**row, "group": f"{size} trials"} for size in range(6) for row in differences()[:2]]
-    figures.paired_differences(rows, tmp_path / "figure.png")
+    reproduction_figures.paired_differences(rows, tmp_path / "figure.png")
     assert [axes.get_visible() for axes in drawn[0].axes] == [True] * 6 + [False] * 2
     assert drawn[0].get_size_inches()[1] < 5
 
@@ -180,7 +181,7 @@ def test_error_map_of_many_scms_has_room_for_its_numbers(drawn, tmp_path: Path) 
 
 
 def test_returns_without_a_ceiling_have_no_line_and_may_be_negative(drawn, tmp_path: Path) -> None:
-    figures.returns_by_size(bars(-900.0), [], tmp_path / "sizes.png")
+    reproduction_figures.returns_by_size(bars(-900.0), [], tmp_path / "sizes.png")
     figures.demo_figure(seeds(-900.0), tmp_path / "seeds.png")
     for figure in drawn:
         for axes in figure.axes:
@@ -191,7 +192,9 @@ def test_returns_without_a_ceiling_have_no_line_and_may_be_negative(drawn, tmp_p
 
 def test_missing_columns_and_bad_errors_are_named(tmp_path: Path) -> None:
     with pytest.raises(CounterpointError, match="ours row 0 has no column 'high'"):
-        figures.returns_by_size([{"method": "a", "trials": 1, "low": 0, "estimate": 1}], [], tmp_path / "f.png")
+        reproduction_figures.returns_by_size(
+            [{"method": "a", "trials": 1, "low": 0, "estimate": 1}], [], tmp_path / "f.png"
+        )
     with pytest.raises(CounterpointError, match="no rows"):
         figures.demo_figure([], tmp_path / "f.png")
     with pytest.raises(CounterpointError, match="row 0 has error -1"):

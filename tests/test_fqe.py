@@ -11,8 +11,17 @@ from counterpoint.data.schema import Column, Schema
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import GOES_ON, Transitions, concatenate
 from counterpoint.nets.training import Monitor
-from counterpoint.ope.fqe import FQE, Critic, feasible, fitted_q_evaluation
-from counterpoint.ope.problem import Episodes, Question, resampled
+from counterpoint.ope.fqe import (
+    FQE,
+    Critic,
+    fitted_q_evaluation,
+    return_bounds,
+)
+from counterpoint.ope.problem import (
+    Episodes,
+    OPEData,
+    resampled,
+)
 from helpers.tables import refused
 
 STATES, ACTIONS, STEPS, SUBJECTS = 4, 3, 6, 120
@@ -57,10 +66,10 @@ ROWS = logged()
 POLICY = torch.rand(STATES, ACTIONS, generator=torch.Generator().manual_seed(1)).softmax(1)
 
 
-def ask(rows: Transitions, discount: float = 1.0) -> Question:
+def ask(rows: Transitions, discount: float = 1.0) -> OPEData:
     now, after = (x[:, 0].nan_to_num().long() for x in (rows.state, rows.next_state))
     following = torch.where(rows.has_next[:, None], POLICY[after], 0.0)
-    return Question(Episodes.of(rows), POLICY[now], following, POLICY[now], discount)
+    return OPEData(Episodes.of(rows), POLICY[now], following, POLICY[now], discount)
 
 
 def counted(rows: Transitions, counts: Tensor, discount: float) -> tuple[Tensor, Tensor]:
@@ -175,7 +184,7 @@ def test_bounds_are_those_of_the_rewards_a_member_has_seen() -> None:
     rows = ROWS[torch.cat([(~ROWS.terminated).nonzero()[:2, 0], ROWS.terminated.nonzero()[:2, 0]])]
     rows = replace(rows, reward=torch.tensor([0.0, 2.0, 1.0, -3.0]))
     counts = torch.tensor([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]])
-    low, high = feasible(rows, torch.tensor([0, 1, 0, 1]), counts, 0.5, 3)
+    low, high = return_bounds(rows, torch.tensor([0, 1, 0, 1]), counts, 0.5, 3)
     assert high.tolist() == [[1, 1, 1], [2, 3, 3.5], [2, 3, 3.5]]
     assert low.tolist() == [[0, 0, 0], [-3, -3, -3], [-3, -3, -3]]
 

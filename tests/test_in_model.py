@@ -8,7 +8,7 @@ import torch
 import counterpoint as cp
 from counterpoint.data.jobs import Origin
 from counterpoint.learners.search import SearchedPolicy
-from counterpoint.ope.model_based import MemberReturns, counterfactual_value, replay, value_in_model
+from counterpoint.ope.model_based import MemberReturns, counterfactual_episodes, counterfactual_value, value_in_model
 from counterpoint.ope.problem import Episodes
 from counterpoint.simulation.rollout import Rollout, TaskSimulator
 from counterpoint.simulation.truth import TrueModel
@@ -58,13 +58,13 @@ def test_who_died_at_once_is_replayed_to_the_horizon() -> None:
     assert len(whole.returns) == len(EPISODES)
     at_once = EPISODES.length == 1
     assert bool(at_once.any())
-    recorded = replay(LOG, TREATS, TASK, TASK)
+    recorded = counterfactual_episodes(LOG, TREATS, TASK, TASK)
     assert len(recorded.returns) == len(EPISODES) - int(at_once.sum())
     assert whole.returns[at_once].std() > 0
 
 
 def test_a_replay_goes_on_with_the_record_s_noise_first() -> None:
-    short, long = (replay(LOG, TREATS, TASK, TASK, horizon=h, seed=h) for h in (STEPS, STEPS + 3))
+    short, long = (counterfactual_episodes(LOG, TREATS, TASK, TASK, horizon=h, seed=h) for h in (STEPS, STEPS + 3))
     recorded = (EPISODES.length[:, None] > torch.arange(STEPS))[..., None]
     torch.testing.assert_close(short.alive * recorded, long.alive[:, :STEPS] * recorded)
     assert long.alive.shape[1] == STEPS + 3
@@ -72,7 +72,7 @@ def test_a_replay_goes_on_with_the_record_s_noise_first() -> None:
 
 
 def test_replays_and_records_are_discounted_alike() -> None:
-    found = replay(LOG, TREATS, TASK, TASK, discount=0.5)
+    found = counterfactual_episodes(LOG, TREATS, TASK, TASK, discount=0.5)
     powers = 0.5 ** torch.arange(STEPS)
     torch.testing.assert_close(found.returns[:, 0], (powers[:, None] * found.alive * found.reward).sum(1)[:, 0])
     torch.testing.assert_close(found.factual, Episodes.of(LOG[LOG.has_next]).returns(0.5))

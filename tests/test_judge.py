@@ -11,11 +11,24 @@ from torch import Tensor
 import counterpoint as cp
 from counterpoint.data.schema import Schema
 from counterpoint.ope.compare import PolicyComparison, compare
-from counterpoint.ope.diagnostics import Partition, by_group, by_severity, never_given, strayed
+from counterpoint.ope.diagnostics import (
+    SubjectPartition,
+    by_group,
+    by_severity,
+    off_support_share,
+    untried_actions,
+)
 from counterpoint.ope.evaluation import RECOMMENDED, evaluate
-from counterpoint.ope.problem import Episodes, Question
+from counterpoint.ope.problem import (
+    Episodes,
+    OPEData,
+)
 from counterpoint.ope.result import Estimate, Evaluation
-from counterpoint.ope.verdict import Limits, VerdictEvidence, verdict
+from counterpoint.ope.verdict import (
+    VerdictEvidence,
+    VerdictLimits,
+    verdict,
+)
 from counterpoint.policies.base import Verdict
 from helpers.judge import CHANCES, DOSES, GENTLE, GOOD, LOGGED, QUICK, STEPS, WARD, Lottery, drawn
 
@@ -49,7 +62,7 @@ def test_the_truth_is_in_the_intervals_of_a_policy_near_the_log(gentle: Evaluati
     assert high - low < gentle.value.width
     assert gentle.verdict == "supported"
     assert gentle.reasons == ()
-    assert gentle.softened is None
+    assert gentle.mixture is None
 
 
 def test_whoever_logged_is_worth_what_was_logged() -> None:
@@ -89,7 +102,7 @@ def test_learning_from_the_very_rows_is_a_reason_for_care() -> None:
     own, fresh = (evaluate(LOGGED, policy, QUICK, held_out=held_out) for held_out in (False, True))
     assert any("the very subjects" in reason for reason in own.reasons)
     assert not any("the very subjects" in reason for reason in fresh.reasons)
-    assert own.softened == QUICK.softened
+    assert own.mixture == QUICK.mixture
 
 
 def test_treating_where_nobody_was_treated_cannot_be_judged() -> None:
@@ -124,13 +137,15 @@ def test_what_follows_an_action_never_given_is_not_in_the_log_either() -> None:
     never = torch.zeros(len(rows), 3, dtype=torch.bool)
     never[1, 2] = True
     half = torch.tensor([0.5, 0.0, 0.5]).expand(len(rows), -1)
-    assert strayed(Episodes.of(rows), half, never) == pytest.approx(2 * 0.5 / 5)
+    assert off_support_share(Episodes.of(rows), half, never) == pytest.approx(2 * 0.5 / 5)
     late = (0.5 * 0.5 + 0.25 * 0.5) / (1.75 + 1.5)
-    assert strayed(Episodes.of(rows), half, never, 0.5) == pytest.approx(late), "later steps count less"
+    assert off_support_share(Episodes.of(rows), half, never, 0.5) == pytest.approx(late), "later steps count less"
     same = replace(rows, action_index=torch.where(never[:, 2], 2, index))
     always = torch.nn.functional.one_hot(same.action_index, 3).float()
-    assert strayed(Episodes.of(same), always, never) == 0.0, "nobody else was given it, but who logged gave it as well"
-    assert strayed(Episodes.of(same), always, torch.ones_like(never)) == 1.0
+    assert off_support_share(Episodes.of(same), always, never) == 0.0, (
+        "nobody else was given it, but who logged gave it as well"
+    )
+    assert off_support_share(Episodes.of(same), always, torch.ones_like(never)) == 1.0
 
 
 def test_few_decisions_without_support_can_be_in_most_records() -> None:
@@ -153,7 +168,7 @@ def test_few_decisions_without_support_can_be_in_most_records() -> None:
     found = evaluate(rows, Bold(), QUICK)
     assert found.diagnostics is not None
     assert found.diagnostics.unsupported == pytest.approx(1 / 6, abs=0.03)
-    assert found.diagnostics.strayed == pytest.approx(1 - sum((5 / 6) ** t for t in range(1, 11)) / 10, abs=0.06)
+    assert found.diagnostics.off_support == pytest.approx(1 - sum((5 / 6) ** t for t in range(1, 11)) / 10, abs=0.06)
     assert found.verdict == "cannot be judged"
     assert "most of what it leads to is not in the log" in found.reasons[0]
 
@@ -164,9 +179,9 @@ def test_what_only_the_subject_itself_was_given_is_not_support() -> None:
     index = torch.where(rows.subject == 0, 1, 0)
     rows = replace(rows, action_index=index, action=DOSES.features(index))
     own = rows[rows.subject == 0]
-    assert never_given(own, rows, 3)[:, 1].all()
+    assert untried_actions(own, rows, 3)[:, 1].all()
     others = replace(rows, action_index=torch.where(rows.subject % 2 == 0, 1, 0))
-    assert not never_given(own, others, 3)[:, 1].any()
+    assert not untried_actions(own, others, 3)[:, 1].any()
 
 
 def test_only_equal_states_are_similar_where_all_columns_are_categories() -> None:
@@ -177,14 +192,14 @@ def test_only_equal_states_are_similar_where_all_columns_are_categories() -> Non
     index = torch.tensor([0, 0, 1, 1, 1, 2] * 2)
     subject = torch.tensor([0, 1, 0, 0, 0, 1, 0, 1, 2, 2, 2, 2])
     rows = replace(rows, state=state, schema=schema, action_index=index, subject=subject)
-    share = lambda action: float(never_given(rows, rows, 3)[:, action].float().mean())
+    share = lambda action: float(untried_actions(rows, rows, 3)[:, action].float().mean())
     assert share(0) == 0.0, "given to subjects 0 and 1 in both states"
     assert share(1) == pytest.approx(8 / 12), "in state 0 to subject 0 alone, four of whose rows are there; in 1 to 2"
 
 
 def test_severity_sorts_subjects_by_a_column_or_by_what_they_should_earn() -> None:
     chances = CHANCES.expand(len(LOGGED), -1)
-    question = Question(Episodes.of(LOGGED), chances, chances, chances)
+    question = OPEData(Episodes.of(LOGGED), chances, chances, chances)
     first = LOGGED.state[LOGGED.step == 0]
     by_column = by_severity(question, "severity")
     assert by_column.by == "severity"
@@ -196,7 +211,7 @@ def test_severity_sorts_subjects_by_a_column_or_by_what_they_should_earn() -> No
     assert illness == sorted(illness, reverse=True), "the lowest return is foreseen for the most severe"
     with pytest.raises(cp.CounterpointError, match="is no state column"):
         by_severity(question, "height")
-    small = Partition("", ("few", "many"), torch.tensor([0] * 5 + [1] * 30))
+    small = SubjectPartition("", ("few", "many"), torch.tensor([0] * 5 + [1] * 30))
     assert [name for name, _ in small.large()] == ["many"]
     assert by_group(GENTLE, question.episodes).names == ()
 
@@ -224,7 +239,7 @@ def test_policies_side_by_side(gentle: Evaluation) -> None:
     assert apart.difference.value == pytest.approx(values[1] - values[2])
     assert not apart.difference.excludes(GENTLE.worth() - other.worth())
     assert numbers(apart.difference)[1] > 0
-    assert found.rows()[0]["policy"] == "whoever logged"
+    assert found.rows()[0]["policy"] == "behaviour policy"
     assert PolicyComparison.from_json(json.loads(json.dumps(found.to_json()))) == found
 
 
@@ -254,7 +269,7 @@ def test_whoever_logged_is_estimated_in_the_way_that_foresees_others_best() -> N
     index = torch.where(middle, 2, 0)
     rows = replace(LOGGED, action=DOSES.table()[index], action_index=index)
     ways = cp.ope.NearestNeighbours(neighbours=15), cp.ope.BoostedTrees()
-    how = replace(QUICK, others=ways, critic_draws=2, draws=10)
+    how = replace(QUICK, alternative_behaviours=ways, critic_draws=2, draws=10)
     found = evaluate(rows, GENTLE, how).behaviour
     assert found is not None
     assert found.recipe.startswith("BoostedTrees")
@@ -281,10 +296,10 @@ def told(**changes: Any) -> VerdictEvidence:
 
 
 @pytest.mark.parametrize(
-    ("evidence", "judgement", "word"),
+    ("evidence", "label", "word"),
     [
         (GOOD, "supported", ""),
-        (replace(GOOD, lost_at=None), "supported", ""),
+        (replace(GOOD, breakdown_strength=None), "supported", ""),
         (replace(GOOD, value=Estimate("one-step DR", 1.0, None, None)), "cannot be judged", "nothing of it at all"),
         (told(effective=49.0), "cannot be judged", "49 of the 500 subjects"),
         (told(unsupported=0.26), "cannot be judged", "26%"),
@@ -298,21 +313,21 @@ def told(**changes: Any) -> VerdictEvidence:
         (told(effective=99.0), "with care", "99 of the 500 subjects"),
         (told(effective_records=9.0), "with care", "later states"),
         (told(unsupported=0.06), "with care", "6%"),
-        (told(strayed=0.51), "cannot be judged", "51% of the steps"),
-        (told(strayed=0.21), "with care", "21% of the steps"),
+        (told(off_support=0.51), "cannot be judged", "51% of the steps"),
+        (told(off_support=0.21), "with care", "21% of the steps"),
         (told(largest=0.11), "with care", "One subject"),
         (replace(GOOD, fitted=Estimate("FQE", 2.0, 1.2, 3.0)), "cannot be judged", "FQE says otherwise"),
         (replace(GOOD, others=(Estimate("Logistic", 2.0, 1.2, 3.0),)), "with care", "Logistic"),
         (replace(GOOD, calibration_error=0.06), "with care", "6% off"),
-        (replace(GOOD, lost_at=1.2), "with care", "1.20"),
+        (replace(GOOD, breakdown_strength=1.2), "with care", "1.20"),
         (replace(GOOD, held_out=False), "with care", "--held-out"),
         (replace(GOOD, distrusted=("SCM rollouts", "CF-PE")), "with care", "(SCM rollouts, CF-PE)"),
     ],
 )
-def test_a_verdict_has_its_reason(evidence: VerdictEvidence, judgement: str, word: str) -> None:
+def test_a_verdict_has_its_reason(evidence: VerdictEvidence, label: str, word: str) -> None:
     found, reasons = verdict(evidence)
-    assert found == judgement
-    assert len(reasons) == (judgement != "supported")
+    assert found == label
+    assert len(reasons) == (label != "supported")
     assert not word or word in reasons[0]
 
 
@@ -326,7 +341,7 @@ def test_a_brief_verdict_is_one_line_with_the_gravest_reason_and_a_count_of_the_
 
 
 def test_limits_are_the_users_and_the_gravest_reason_comes_first() -> None:
-    assert verdict(told(effective=20.0), Limits(effective=10.0, effective_care=15.0))[0] == "supported"
+    assert verdict(told(effective=20.0), VerdictLimits(effective=10.0, effective_care=15.0))[0] == "supported"
     found, reasons = verdict(replace(told(effective=20.0), held_out=False))
     assert found == "cannot be judged"
     assert "20 of the 500 subjects" in reasons[0]

@@ -15,7 +15,7 @@ from torch import Tensor
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
 from counterpoint.ope.estimators import (
-    _least,
+    _simplex_minimum,
     doubly_robust,
     effective_sample_size,
     importance_sampling,
@@ -28,7 +28,10 @@ from counterpoint.ope.estimators import (
     weighted_importance_sampling,
 )
 from counterpoint.ope.fqe import FQE, Critic
-from counterpoint.ope.problem import Episodes, Question
+from counterpoint.ope.problem import (
+    Episodes,
+    OPEData,
+)
 from helpers.tables import refused
 
 Step = tuple[int, int, float]
@@ -57,10 +60,10 @@ def table(episodes: list[list[Step]], subject: list[int] | None = None, ended: l
     )
 
 
-def asked(rows: Transitions, policy: Tensor, behaviour: Tensor, discount: float = 1.0) -> Question:
+def asked(rows: Transitions, policy: Tensor, behaviour: Tensor, discount: float = 1.0) -> OPEData:
     """The question where probabilities belong to states: a row of each table is a state's."""
     state = rows.state[:, 0].long()
-    return Question(Episodes.of(rows), policy[state], policy[state], behaviour[state], discount)
+    return OPEData(Episodes.of(rows), policy[state], policy[state], behaviour[state], discount)
 
 
 def critic(taken: Any, state: Any, after: Any = None) -> Critic:
@@ -68,7 +71,7 @@ def critic(taken: Any, state: Any, after: Any = None) -> Critic:
     return Critic(*(torch.as_tensor(column).double()[None] for column in columns))
 
 
-def once(question: Question) -> Tensor:
+def once(question: OPEData) -> Tensor:
     return torch.ones(1, question.episodes.subjects, dtype=torch.double)
 
 
@@ -157,7 +160,7 @@ class Process:
         return [each for each in found if each[2] > 0]
 
     @classmethod
-    def asked(cls, steps: int = 3, behaviour: np.ndarray | None = None) -> tuple[Question, Tensor]:
+    def asked(cls, steps: int = 3, behaviour: np.ndarray | None = None) -> tuple[OPEData, Tensor]:
         """A log of all trajectories, and how probable each is: estimates by these counts are expectations."""
         paths = cls.trajectories(steps)
         rows = table([path for path, _, _ in paths], ended=[over for _, over, _ in paths])
@@ -166,7 +169,7 @@ class Process:
         return question, torch.tensor([[chance for *_, chance in paths]], dtype=torch.double)
 
     @classmethod
-    def critic(cls, question: Question) -> Critic:
+    def critic(cls, question: OPEData) -> Critic:
         q, v, after = map(torch.tensor, cls.values())
         step, state, action = question.rows.step, question.rows.state[:, 0].long(), question.rows.action_index
         return critic(q[step, state, action], v[step, state], after[step, state, action])
@@ -219,7 +222,7 @@ def test_a_fitted_critic_values_what_follows_a_row_as_the_next_one() -> None:
     question = drawn(ended=[True, False] * 20)
     rows = question.rows
     state = rows.state.roll(-1, 0)
-    told = Question(Episodes.of(replace(rows, next_state=state)), *[question.policy.float()] * 3, 0.9)
+    told = OPEData(Episodes.of(replace(rows, next_state=state)), *[question.policy.float()] * 3, 0.9)
     told = replace(told, policy_after=told.policy.roll(-1, 0))
     found = FQE(hidden=8).fit(told, torch.ones(2, 20, dtype=torch.double))
     inner = ~(rows.truncated | rows.terminated)
@@ -230,7 +233,7 @@ def test_a_fitted_critic_values_what_follows_a_row_as_the_next_one() -> None:
     assert float(found.after[:, rows.step == 2].abs().max()) == 0.0  # No step is left.
 
 
-def drawn(episodes: int = 40, seed: int = 0, ended: list[bool] | None = None) -> Question:
+def drawn(episodes: int = 40, seed: int = 0, ended: list[bool] | None = None) -> OPEData:
     """Trajectories of the process as the behaviour draws them, two for each subject."""
     paths = Process.trajectories(3)
     chance = np.array([each[2] for each in paths])
@@ -249,7 +252,7 @@ def test_the_policy_that_logged_is_worth_what_was_logged() -> None:
     assert largest_weight_share(question) == pytest.approx(1 / question.episodes.subjects)
 
 
-def formula_of_magic(question: Question, values: Critic) -> tuple[float, np.ndarray]:
+def formula_of_magic(question: OPEData, values: Critic) -> tuple[float, np.ndarray]:
     """MAGIC and its j-step returns with loops over subjects, as Thomas and Brunskill write them."""
     episodes, gamma = question.episodes, question.discount
     length = episodes.places.shape[1]
@@ -310,11 +313,11 @@ def test_magic_trusts_a_good_critic_and_leaves_a_bad_one() -> None:
 
 def test_the_mixture_of_the_least_variance() -> None:
     """Shares of uncorrelated estimates are as one over their variances, however far these lie apart."""
-    shares = _least(torch.tensor([1e-8, 1.0, 4.0]).double().diag())
+    shares = _simplex_minimum(torch.tensor([1e-8, 1.0, 4.0]).double().diag())
     torch.testing.assert_close(shares[1:], torch.tensor([1e-8, 0.25e-8]).double(), rtol=1e-3, atol=0)
     # The second one varies with the first, and more: it could only help with a negative share.
     torch.testing.assert_close(
-        _least(torch.tensor([[1.0, 1.5], [1.5, 4.0]]).double()), torch.tensor([1.0, 0.0]).double()
+        _simplex_minimum(torch.tensor([[1.0, 1.5], [1.5, 4.0]]).double()), torch.tensor([1.0, 0.0]).double()
     )
 
 

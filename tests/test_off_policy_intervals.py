@@ -11,11 +11,16 @@ from counterpoint.data.transitions import Transitions
 from counterpoint.ope import intervals
 from counterpoint.ope.estimators import logged_return, weighted_importance_sampling
 from counterpoint.ope.intervals import bca, interval_of, paired_interval
-from counterpoint.ope.problem import Episodes, Question, resampled, subject_folds
+from counterpoint.ope.problem import (
+    Episodes,
+    OPEData,
+    resampled,
+    subject_folds,
+)
 from helpers.tables import refused
 
 
-def log(returns: np.ndarray, subject: np.ndarray, action: np.ndarray | None = None, tilt: float = 0.0) -> Question:
+def log(returns: np.ndarray, subject: np.ndarray, action: np.ndarray | None = None, tilt: float = 0.0) -> OPEData:
     """Episodes of one step, two actions at even chances; the policy prefers the second one by `tilt`."""
     count = len(returns)
     rows = Transitions.logged(
@@ -32,7 +37,7 @@ def log(returns: np.ndarray, subject: np.ndarray, action: np.ndarray | None = No
     )
     even = torch.full((count, 2), 0.5).double()
     policy = even + tilt * torch.tensor([-1.0, 1.0]).double()
-    return Question(Episodes.of(rows), policy, policy, even)
+    return OPEData(Episodes.of(rows), policy, policy, even)
 
 
 RANDOM = np.random.default_rng(0)
@@ -57,7 +62,7 @@ def test_ends_are_scipys_for_the_same_draws() -> None:
 
 @pytest.mark.parametrize("groups", [400, 20])
 def test_one_episode_a_subject_is_the_bootstrap_of_a_mean(groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intervals, "GROUPS", groups)
+    monkeypatch.setattr(intervals, "MAX_LEFT_OUT", groups)
     ours = interval_of(logged_return, log(SKEWED, np.arange(60)), draws=100_000)
     theirs = bootstrap((SKEWED,), np.mean, method="BCa", n_resamples=100_000, rng=np.random.default_rng(2))
     width = theirs.confidence_interval.high - theirs.confidence_interval.low
@@ -95,14 +100,14 @@ def test_the_interval_covers_as_often_as_it_says() -> None:
 def test_memory_is_bounded_and_changes_nothing_but_the_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     question, largest = log(SKEWED, np.arange(60)), []
 
-    def watched(asked: Question, counts: Tensor) -> Tensor:
+    def watched(asked: OPEData, counts: Tensor) -> Tensor:
         largest.append(len(counts))
         return logged_return(asked, counts)
 
     whole = interval_of(watched, question, draws=4000)
     assert max(largest) == 4000
     largest.clear()
-    monkeypatch.setattr(intervals, "NUMBERS", 60 * 100)
+    monkeypatch.setattr(intervals, "MAX_COUNTS", 60 * 100)
     parts = interval_of(watched, question, draws=4000)
     assert max(largest) == 100
     assert (parts.low, parts.high) == pytest.approx((whole.low, whole.high), abs=0.05 * (whole.high - whole.low))

@@ -8,7 +8,10 @@ from counterpoint.data.transitions import Transitions
 from counterpoint.ope.diagnostics import diagnose
 from counterpoint.ope.estimators import one_step_doubly_robust, one_step_effective_sample_size, one_step_largest_share
 from counterpoint.ope.fqe import Critic
-from counterpoint.ope.problem import Episodes, Question
+from counterpoint.ope.problem import (
+    Episodes,
+    OPEData,
+)
 
 ONE = torch.ones(1, 1, dtype=torch.double)
 
@@ -30,12 +33,12 @@ def records(subjects: int, steps: int, rewards: list[float]) -> Transitions:
     )
 
 
-def question(rows: Transitions, policy: list[float], behaviour: float, discount: float = 1.0) -> Question:
+def question(rows: Transitions, policy: list[float], behaviour: float, discount: float = 1.0) -> OPEData:
     """`policy` gives action 0 these probabilities, row by row; whoever logged gave it `behaviour`."""
     own = torch.tensor(policy)
     acted = torch.full((len(rows),), behaviour)
     chances = (torch.stack([each, 1 - each], 1) for each in (own, own, acted))
-    return Question(Episodes.of(rows), *chances, discount=discount)
+    return OPEData(Episodes.of(rows), *chances, discount=discount)
 
 
 def critic(taken: list[float], state: list[float], after: list[float]) -> Critic:

@@ -9,7 +9,7 @@ from torch import Tensor
 import counterpoint as cp
 from counterpoint.data.jobs import Origin
 from counterpoint.models.scm.base import StructuralCausalModel
-from counterpoint.ope.model_based import replay
+from counterpoint.ope.model_based import counterfactual_episodes
 from counterpoint.policies.searched import SearchedPolicy
 from counterpoint.policies.values import action_values, state_values
 from helpers.effects import by_hand, logged
@@ -36,7 +36,7 @@ def model() -> StructuralCausalModel:
 
 
 def test_in_a_known_scm_a_replay_is_the_simulator_with_the_same_noise() -> None:
-    found = replay(LOG, FALLS, TASK, TASK)
+    found = counterfactual_episodes(LOG, FALLS, TASK, TASK)
     for e in range(6):
         own = LOG[LOG.episode == e]
         state = own.state[0]
@@ -52,7 +52,7 @@ def test_in_a_known_scm_a_replay_is_the_simulator_with_the_same_noise() -> None:
 
 
 def test_the_factual_policy_gives_the_record_back(model: StructuralCausalModel) -> None:
-    found = replay(LOG, HOLDS, model, TASK)
+    found = counterfactual_episodes(LOG, HOLDS, model, TASK)
     for e in range(6):
         own = LOG[LOG.episode == e]
         for member in range(2):
@@ -63,7 +63,7 @@ def test_the_factual_policy_gives_the_record_back(model: StructuralCausalModel) 
 
 
 def test_the_value_is_the_mean_over_subjects_and_close_to_the_truth(model: StructuralCausalModel) -> None:
-    truth, fitted = replay(LOG, FALLS, TASK, TASK), replay(LOG, FALLS, model, TASK)
+    truth, fitted = counterfactual_episodes(LOG, FALLS, TASK, TASK), counterfactual_episodes(LOG, FALLS, model, TASK)
     assert abs(truth.members.value - fitted.members.value) < 0.25 * truth.members.value
     half, most = fitted.members.interval(0.5), fitted.members.interval(0.99)
     assert most.low <= half.low <= half.high <= most.high
@@ -83,7 +83,7 @@ def test_noise_and_next_states_are_those_of_the_factor_that_is_given() -> None:
     weights |= {"mean": torch.zeros(1, 1), "spread": torch.ones(1, 1)}
     half = SearchedPolicy(cp.Search(sees_factor=False), weights, rows.schema, Origin(0, "", ""))
     model, theta = by_hand([[0.0, 0.0, 1.0]], 1.0, rows), torch.tensor([[2.0], [2.0], [-1.0]])
-    found = replay(rows, half, model, Pays(rows.actions), theta)
+    found = counterfactual_episodes(rows, half, model, Pays(rows.actions), theta)
     torch.testing.assert_close(found.next_state[0, :, 0, 0], torch.tensor([-0.5, 1.0]), atol=1e-5, rtol=0)
     torch.testing.assert_close(found.next_state[1, 0, 0, 0], torch.tensor(1.5), atol=1e-5, rtol=0)
     torch.testing.assert_close(found.returns[:, 0], torch.tensor([0.5, 1.5]), atol=1e-5, rtol=0)
@@ -91,25 +91,25 @@ def test_noise_and_next_states_are_those_of_the_factor_that_is_given() -> None:
 
 def test_records_of_different_lengths_count_over_their_own_steps() -> None:
     short = LOG[~((LOG.episode == 0) & (LOG.step >= 5))]
-    found = replay(short, HOLDS, TASK, TASK)
+    found = counterfactual_episodes(short, HOLDS, TASK, TASK)
     assert found.returns[0, 0] == 5
     assert not bool(found.alive[0, 5:].any())
-    torch.testing.assert_close(found.returns[1:], replay(LOG, HOLDS, TASK, TASK).returns[1:])
+    torch.testing.assert_close(found.returns[1:], counterfactual_episodes(LOG, HOLDS, TASK, TASK).returns[1:])
 
 
 def test_support_is_the_share_of_similar_states_with_that_action() -> None:
-    found = replay(LOG, HOLDS, TASK, TASK, logged=RANDOM)
+    found = counterfactual_episodes(LOG, HOLDS, TASK, TASK, logged=RANDOM)
     assert 0.02 < found.support.mean() < 0.3
-    assert bool(replay(LOG, HOLDS, TASK, TASK).support.isnan().all())
+    assert bool(counterfactual_episodes(LOG, HOLDS, TASK, TASK).support.isnan().all())
 
 
 def test_what_is_no_record_is_refused(model: StructuralCausalModel) -> None:
     with pytest.raises(cp.CounterpointError, match="lacks rows in the middle"):
-        replay(LOG[LOG.step != 3], HOLDS, model, TASK)
+        counterfactual_episodes(LOG[LOG.step != 3], HOLDS, model, TASK)
     with pytest.raises(cp.CounterpointError, match="no recorded noise"):
-        replay(replace(LOG, noise=LOG.noise[:, :0]), HOLDS, TASK, TASK)
+        counterfactual_episodes(replace(LOG, noise=LOG.noise[:, :0]), HOLDS, TASK, TASK)
     with pytest.raises(cp.CounterpointError, match="imagined rows are no record"):
-        replay(replace(LOG, imagined=torch.ones_like(LOG.imagined)), HOLDS, model, TASK)
+        counterfactual_episodes(replace(LOG, imagined=torch.ones_like(LOG.imagined)), HOLDS, model, TASK)
 
 
 def test_one_step_values_are_the_mean_reward_over_the_same_noise(model: StructuralCausalModel) -> None:

@@ -17,9 +17,16 @@ import counterpoint as cp
 from counterpoint.cli.check_scm import examine
 from counterpoint.core.artifacts import write_text
 from counterpoint.learners.search import SearchedPolicy
-from counterpoint.ope.confounding import Bound
+from counterpoint.ope.confounding import ConfoundingBound
 from counterpoint.ope.problem import EpsilonMixture
-from counterpoint.ope.result import BehaviourFound, Diagnostics, Estimate, Evaluation, Part, Sensitivity
+from counterpoint.ope.result import (
+    BehaviourSummary,
+    Diagnostics,
+    Estimate,
+    Evaluation,
+    Sensitivity,
+    SubgroupEstimate,
+)
 from counterpoint.page import cells
 from counterpoint.page.choices import choices_of
 from counterpoint.page.cohort import cohort, mean_of, records_of
@@ -262,25 +269,30 @@ def test_a_simulator_run_shows_true_returns_and_doses_without_a_grid(tmp_path: P
 def evaluation(verdict: Any = "with care", low: float = 0.2) -> Evaluation:
     """An evaluation with every part."""
     value = Estimate("WDR", 7.8, 6.6, 9.0)
-    Bound(1.0, 7.0, 7.0, 4.0, 9.0), Bound(2.0, 5.0, 9.0, 2.0, 11.0)
-    part = Part("lowest return foreseen", 30, Estimate("policy", 3.125, 0.9, 5.0), Estimate("logged", 1.0, 0.6, 1.4))
+    ConfoundingBound(1.0, 7.0, 7.0, 4.0, 9.0), ConfoundingBound(2.0, 5.0, 9.0, 2.0, 11.0)
+    part = SubgroupEstimate(
+        "lowest return foreseen", 30, Estimate("policy", 3.125, 0.9, 5.0), Estimate("logged", 1.0, 0.6, 1.4)
+    )
     return Evaluation(
         policy="General",
         verdict=verdict,
         reasons=("Reasons come <b>first</b>.", "Another."),
         recommended="WDR",
         estimates=(Estimate("WIS", 7.1, 4.2, None), value),
-        logged=Estimate("whoever logged", 6.4, 6.1, 6.6),
+        logged=Estimate("behaviour policy", 6.4, 6.1, 6.6),
         difference=Estimate("WDR less whoever logged", 1.4, low, 2.6),
         diagnostics=Diagnostics(60, 60, 300, 41.0, 17.0, 0.06, 0.08, 0.13, 0.31),
-        behaviour=BehaviourFound("Logistic", 0.62, 0.02, ((0.1, 0.12), (0.6, 0.55))),
+        behaviour=BehaviourSummary("Logistic", 0.62, 0.02, ((0.1, 0.12), (0.6, 0.55))),
         groups=(),
         severity_by="return foreseen",
         severity=(part, replace(part, name="a small part", subjects=4)),
         sensitivity=Sensitivity(
-            (replace(value, name="BoostedTrees"),), "record", (Bound(1.0, 7, 7, 4, 9), Bound(2.0, 5, 9, 2, 11)), 1.1
+            (replace(value, name="BoostedTrees"),),
+            "record",
+            (ConfoundingBound(1.0, 7, 7, 4, 9), ConfoundingBound(2.0, 5, 9, 2, 11)),
+            1.1,
         ),
-        softened=EpsilonMixture(),
+        mixture=EpsilonMixture(),
         held_out=True,
         discount=0.99,
         confidence=0.95,

@@ -72,7 +72,9 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         "bench.quick_groups": lambda: GroupAccuracy((1,), 8, 1, model=one, name="groups-quick"),
         "bench.quick_evaluation": lambda: EvaluationBenchmark(
-            {"tiny": 1}, judging=OPESettings(others=(), draws=20, critic_draws=3), name="evaluation-quick"
+            {"tiny": 1},
+            judging=OPESettings(alternative_behaviours=(), draws=20, critic_draws=3),
+            name="evaluation-quick",
         ),
     }
     sepsis = Sepsis(SyntheticPatients(60), TINY_SEPSIS, 1, trials=10, judging=BRIEFLY, name="sepsis-quick")

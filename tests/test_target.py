@@ -9,7 +9,12 @@ from torch import Tensor
 import counterpoint as cp
 from counterpoint.data.jobs import Job
 from counterpoint.data.schema import Schema
-from counterpoint.ope.problem import DRAWS, EpsilonMixture, Stochastic, target
+from counterpoint.ope.problem import (
+    DRAWS,
+    EpsilonMixture,
+    StochasticPolicy,
+    target,
+)
 from counterpoint.policies.personal import PersonalPolicy
 from helpers.effects import BRIEF
 from helpers.personal import GROUPED, ROWS, SEARCH, TASK
@@ -43,7 +48,7 @@ def personal() -> PersonalPolicy:
 
 def test_a_policy_that_always_takes_one_action_is_certain_of_it(learned: cp.Policy) -> None:
     found = target(learned, LOGGED)
-    assert found.certain
+    assert found.deterministic
     for chances, state in ((found.now, LOGGED.state), (found.after, LOGGED.next_state)):
         there = ~state.isnan().any(1)
         assert bool((~there).any()) == (state is LOGGED.next_state)
@@ -55,14 +60,14 @@ def test_a_policy_that_always_takes_one_action_is_certain_of_it(learned: cp.Poli
 def test_softening_mixes_in_what_else_could_be_done(learned: cp.Policy) -> None:
     found = target(learned, LOGGED)
     acted = torch.rand(len(LOGGED), 3, generator=torch.Generator().manual_seed(0)).softmax(1)
-    uniform = found.softened(EpsilonMixture(0.3, "uniform"), LOGGED, acted)
+    uniform = found.mixed(EpsilonMixture(0.3, "uniform"), LOGGED, acted)
     torch.testing.assert_close(uniform.now, 0.7 * found.now + 0.1)
     torch.testing.assert_close(uniform.after, (0.7 * found.after + 0.1) * LOGGED.has_next[:, None])
-    towards = found.softened(EpsilonMixture(0.3), LOGGED, acted)
+    towards = found.mixed(EpsilonMixture(0.3), LOGGED, acted)
     torch.testing.assert_close(towards.now, 0.7 * found.now + 0.3 * acted)
-    assert found.softened(EpsilonMixture(0.0), LOGGED, acted) is found
+    assert found.mixed(EpsilonMixture(0.0), LOGGED, acted) is found
     own = target(Careful(), LOGGED)
-    assert own.softened(EpsilonMixture(0.3), LOGGED, acted) is own, "it has chances of its own"
+    assert own.mixed(EpsilonMixture(0.3), LOGGED, acted) is own, "it has chances of its own"
 
 
 def test_softened_towards_whoever_logged_the_next_step(learned: cp.Policy) -> None:
@@ -70,7 +75,7 @@ def test_softened_towards_whoever_logged_the_next_step(learned: cp.Policy) -> No
     order = torch.randperm(len(LOGGED), generator=torch.Generator().manual_seed(1))
     rows, found = LOGGED[order], target(learned, LOGGED[order])
     acted = torch.rand(len(rows), 3, generator=torch.Generator().manual_seed(0)).softmax(1)
-    after = found.softened(EpsilonMixture(0.5), rows, acted).after
+    after = found.mixed(EpsilonMixture(0.5), rows, acted).after
     places = {(int(s), int(t)): i for i, (s, t) in enumerate(zip(rows.subject, rows.step, strict=True))}
     for i in range(len(rows)):
         follows = places.get((int(rows.subject[i]), int(rows.step[i]) + 1), i)
@@ -80,8 +85,8 @@ def test_softened_towards_whoever_logged_the_next_step(learned: cp.Policy) -> No
 
 def test_a_policy_with_chances_of_its_own_says_them() -> None:
     found = target(Careful(), LOGGED)
-    assert isinstance(Careful(), Stochastic)
-    assert not found.certain
+    assert isinstance(Careful(), StochasticPolicy)
+    assert not found.deterministic
     torch.testing.assert_close(found.now, Careful().probabilities(LOGGED.state))
     there = LOGGED.has_next
     torch.testing.assert_close(found.after[there], Careful().probabilities(LOGGED.next_state[there]))
@@ -128,7 +133,7 @@ def test_a_policy_that_explores_has_chances(personal: PersonalPolicy) -> None:
     recipe, policies = replace(GROUPED, explores=True), list(personal.policies)
     exploring = PersonalPolicy(recipe, personal.model, personal.groups, policies, personal.schema, personal.origin)  # pyright: ignore[reportArgumentType]
     found = target(exploring, ROWS)
-    assert not found.certain
+    assert not found.deterministic
     torch.testing.assert_close(found.now.sum(1), torch.ones(len(ROWS)))
     sure = (found.now * DRAWS).amax(1) == DRAWS
     first, later = ROWS.step == 0, ROWS.step == 7

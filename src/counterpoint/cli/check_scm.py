@@ -4,6 +4,8 @@ import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from counterpoint.checks.assumptions import report
+from counterpoint.checks.figure_data import figure_data
 from counterpoint.checks.findings import CheckReport, draw
 from counterpoint.cli.console import progress, say
 from counterpoint.core.artifacts import write_text
@@ -36,8 +38,10 @@ def examine(run: Run, data: Path | None = None, seed: int = 0) -> CheckReport:
     sample = draw(model, rows, seed)
     # The run knows whose rows the model has seen; two patients may have the same numbers.
     aside = not data and len(own) > 0
-    with progress() as report:
-        found = check_figure(replace(sample, held_out=aside or sample.held_out), run.folder / "check.png", report)
+    sample = replace(sample, held_out=aside or sample.held_out)
+    with progress() as watch:
+        found = report(sample, watch)
+        check_figure(found, figure_data(sample), run.folder / "check.png")
     text = json.dumps(found.to_json(), indent=2)
     run.keep("check", lambda path: write_text(path, text), ["scm"])
     return found

@@ -114,7 +114,7 @@ def tell(found: Evaluation) -> None:
     shown = [{**_row(each, share), "": found.label(each)} for each in found.estimates]
     shown += [{**_row(found.logged, share), "": "what happened"}]
     shown += [{**_row(found.difference, share), "": "paired by subject"}] if found.difference else []
-    show(shown, f"return of {found.policy}, {found.whose}")
+    show(shown, f"return of {found.policy}, {found.population}")
     for name, parts in (("group", found.groups), ("severity", found.severity)):
         if parts:
             show([{name: part.name, "subjects": part.subjects, "policy": str(part.policy), "logged": str(part.logged)}
@@ -125,10 +125,10 @@ def tell(found: Evaluation) -> None:
             f" decisions weigh as much as those of {amount(told.effective)} subjects, their whole records as"
             f" {amount(told.effective_records)}")  # fmt: skip
         say(f"{told.agreement:.0%} of logged actions are the policy's too; {told.unsupported:.0%} of its actions were"
-            f" never given to others in similar states, and at {told.strayed:.0%} of the steps it would have taken one"
+            f" never given to others in similar states, and at {told.off_support:.0%} of the steps it would have taken one"
             " by then")  # fmt: skip
-    if found.softened:
-        say(f"softened: {found.softened}" if found.softened.share else "not softened, as asked")
+    if found.mixture:
+        say(f"softened: {found.mixture}" if found.mixture.share else "not softened, as asked")
     elif told:
         say("not softened: the policy draws its actions at random")
     _tell_sensitivity(found)
@@ -147,8 +147,10 @@ def _tell_sensitivity(found: Evaluation) -> None:
         strongest = found.sensitivity.confounding[-1]
         say(f"unmeasured confounding of strength {strongest.strength:g} a {found.sensitivity.per}: between"
             f" {strongest.low:.3g} and {strongest.high:.3g} by WIS")  # fmt: skip
-        if found.sensitivity.lost_at is not None:
-            say(f"by WIS the difference from whoever logged is lost at strength {found.sensitivity.lost_at:.2f}")
+        if found.sensitivity.breakdown_strength is not None:
+            say(
+                f"by WIS the difference from whoever logged is lost at strength {found.sensitivity.breakdown_strength:.2f}"
+            )
 
 
 def _tried(who: str, returns: Tensor, steps: int) -> dict[str, Any]:

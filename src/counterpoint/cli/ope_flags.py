@@ -40,7 +40,7 @@ class OPEFlags:
     def judging(self) -> OPESettings:
         return OPESettings(
             behaviour=None if self.behaviour is None else RECIPES[self.behaviour],
-            softened=EpsilonMixture(self.soften, self.soften_towards),
+            mixture=EpsilonMixture(self.soften, self.soften_towards),
             confounding=Confounding(per=self.confounding),
             severity=self.severity,
             discount=self.discount,

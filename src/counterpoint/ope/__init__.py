@@ -1,4 +1,4 @@
-"""What a policy is worth, from the log of others alone: estimators, how sure they are, and when they cannot know."""
+"""Off-policy evaluation: estimators of a policy's mean return from logged data, with intervals and a verdict."""
 
 from counterpoint.core.lazy import attach
 

@@ -1,7 +1,7 @@
-"""How likely whoever logged takes each action: estimated from the log, every row by a model that never saw its subject.
+"""Estimates of the behaviour policy: action probabilities in every row, cross-fitted by subject.
 
-An estimated probability is divided by, so that a small one which is wrong is worse than a coarse one: it is cut off
-below at `least`, and how well the rest is calibrated is shown (Raghu et al., 2018).
+Importance weights divide by these probabilities, so small errors of small probabilities have large effects. They are
+bounded below by `least`, and the calibration of the others is reported (Raghu et al., 2018).
 """
 
 import warnings
@@ -23,94 +23,92 @@ from counterpoint.data.transitions import Transitions
 from counterpoint.ope.problem import subject_folds
 from counterpoint.policies.base import action_numbers
 
-EDGES = (0.0, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-"""Bins of the calibration curve: tenths, the lowest one cut finer, because a weight is one over it."""
+BIN_EDGES = (0.0, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+"""Bins of the calibration curve: tenths, the lowest one split further, because weights divide by probabilities."""
 
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """How often actions were taken that were given about the same probability; bins without any are left out."""
+    """Calibration curve: predicted probabilities against observed frequencies; empty bins are left out."""
 
     probability: Float[Tensor, " bins"]
-    """Mean probability in the bin."""
+    """Mean predicted probability in each bin."""
     taken: Float[Tensor, " bins"]
-    """Share of its pairs in which the action was the one taken."""
+    """Share of the pairs in each bin in which the action was taken."""
     pairs: Int[Tensor, " bins"]
-    """Pairs of a row and an action in the bin."""
+    """Number of pairs of a row and an action in each bin."""
 
     @property
     def error(self) -> float:
-        """Expected calibration error: the mean distance between the two, over all pairs."""
+        """Expected calibration error: mean distance of prediction and frequency, weighted by pairs."""
         return float(((self.probability - self.taken).abs() * self.pairs).sum() / self.pairs.sum())
 
 
 @dataclass(frozen=True, eq=False)
 class Behaviour:
-    """The probability of every action in every logged row, and how far it can be believed."""
+    """Action probabilities of the behaviour policy in every logged row, and their accuracy."""
 
     probabilities: Float[Tensor, "n a"]
     taken: Int[Tensor, " n"]
-    """The action that was taken."""
+    """The logged actions."""
     folds: Int[Tensor, " subjects"]
-    """The fold of every subject that has rows; all 0 where nothing was estimated."""
+    """Fold of every subject in cross-fitting; 0 for all where the probabilities were given."""
 
     @classmethod
-    def known(cls, probabilities: Float[Tensor, "n a"], rows: Transitions) -> "Behaviour":
-        """The probabilities with which the actions were really drawn."""
+    def of_probabilities(cls, probabilities: Float[Tensor, "n a"], rows: Transitions) -> "Behaviour":
+        """Wrap known probabilities of the logged actions; refuse invalid ones."""
         taken = _check_rows(rows)
         require(
             probabilities.shape == (len(rows), _actions(rows).count),
             f"{list(probabilities.shape)} probabilities for {len(rows)} rows and {_actions(rows).count} actions;"
             " give one a row and action",
         )
-        whole = (probabilities >= 0).all() & ((probabilities.sum(1) - 1).abs() < 1e-4).all()
-        require(bool(whole), "probabilities of a row are negative or do not sum to 1; give those of all actions")
-        certain = probabilities.gather(1, taken[:, None]) > 0
-        require(bool(certain.all()), "an action was taken that had probability 0; give the probabilities of that log")
+        valid = (probabilities >= 0).all() & ((probabilities.sum(1) - 1).abs() < 1e-4).all()
+        require(bool(valid), "probabilities of a row are negative or do not sum to 1; give those of all actions")
+        positive = probabilities.gather(1, taken[:, None]) > 0
+        require(bool(positive.all()), "an action was taken that had probability 0; give the probabilities of that log")
         return cls(probabilities, taken, torch.zeros(len(rows.subject.unique()), dtype=torch.long))
 
     @property
     def brier(self) -> float:
-        """Mean Σ_a (p_a − [a taken])² (Brier, 1950): 0 for an oracle, 2 at worst."""
+        """Brier score: mean Σ_a (p_a − [a taken])² (Brier, 1950), from 0 to 2."""
         squares = self.probabilities.double().square().sum(1)
-        return float((squares - 2 * self._of_taken().double() + 1).mean())
+        of_taken = self.probabilities.gather(1, self.taken[:, None])[:, 0]
+        return float((squares - 2 * of_taken.double() + 1).mean())
 
     def calibration(self) -> Calibration:
-        """The reliability curve of all actions together: every pair of a row and an action counts.
-
-        The action taken alone would say nothing: it was taken, whatever its probability.
-        """
-        edges = torch.tensor(EDGES[1:-1])
+        """Compute the calibration curve over all pairs of a row and an action."""
+        edges = torch.tensor(BIN_EDGES[1:-1])
         bins = torch.bucketize(self.probabilities, edges.to(self.probabilities), right=True)
-        chosen = torch.bincount(bins.gather(1, self.taken[:, None])[:, 0], minlength=len(EDGES) - 1)
-        pairs = torch.bincount(bins.flatten(), minlength=len(EDGES) - 1)
-        summed = torch.bincount(bins.flatten(), self.probabilities.flatten().double(), len(EDGES) - 1)
-        some = pairs > 0
-        return Calibration((summed / pairs)[some].float(), (chosen / pairs)[some], pairs[some])
-
-    def _of_taken(self) -> Float[Tensor, " n"]:
-        return self.probabilities.gather(1, self.taken[:, None])[:, 0]
+        chosen = torch.bincount(bins.gather(1, self.taken[:, None])[:, 0], minlength=len(BIN_EDGES) - 1)
+        pairs = torch.bincount(bins.flatten(), minlength=len(BIN_EDGES) - 1)
+        summed = torch.bincount(bins.flatten(), self.probabilities.flatten().double(), len(BIN_EDGES) - 1)
+        filled = pairs > 0
+        return Calibration((summed / pairs)[filled].float(), (chosen / pairs)[filled], pairs[filled])
 
 
 @dataclass(frozen=True, kw_only=True)
 class BehaviourModel(ABC):
-    """How to estimate the behaviour. Assumes a discrete action space, and that the state is what was acted on."""
+    """Base class of recipes for the behaviour policy.
+
+    Assumes a discrete action space, and that the behaviour policy acted on the logged state.
+    """
 
     least: Fraction = 0.001
-    """No action is taken to be less likely; the rest is scaled to make room."""
+    """Lower bound of all probabilities; the rest is rescaled to sum to 1."""
     most: Positive = 50_000
-    """Rows that a model is fitted on, drawn at random where there are more."""
+    """Rows that a model is fitted on, at most; a random sample of more."""
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     @abstractmethod
-    def estimated(self, seen: Transitions, asked: Transitions, seed: int) -> Float[Tensor, "n a"]:
-        """The probabilities of the asked rows' actions, learned from those seen; 0 for an action never seen."""
+    def predict(self, train: Transitions, test: Transitions, seed: int) -> Float[Tensor, "n a"]:
+        """Fit on `train` and return the action probabilities in `test`; 0 for actions that `train` lacks."""
 
     @checked
     def cross_fit(self, rows: Transitions, folds: Positive = 5, seed: int = 0) -> Behaviour:
-        """The probabilities of every row, from models fitted on the subjects of the other folds."""
+        """Estimate every row's probabilities by a model fitted on the subjects of the other folds."""
         taken, actions = _check_rows(rows), _actions(rows).count
         require(self.least * actions < 1, f"least={self.least} of {actions} actions is above 1 in all; give a smaller")
         subject = rows.subject.unique(return_inverse=True)[1]
@@ -119,10 +117,10 @@ class BehaviourModel(ABC):
         fold = subject_folds(subjects, folds, derive(seed, "behaviour"))
         probabilities = torch.zeros(len(rows), actions)
         for number in range(folds):
-            asked = fold[subject] == number
-            seen = _drawn(rows[~asked], self.most, derive(seed, "rows", number))
-            probabilities[asked] = self.estimated(seen, rows[asked], derive(seed, "model", number))
-        return Behaviour(_bounded(probabilities, self.least), taken, fold)
+            test = fold[subject] == number
+            train = _sample(rows[~test], self.most, derive(seed, "rows", number))
+            probabilities[test] = self.predict(train, rows[test], derive(seed, "model", number))
+        return Behaviour(_bounded_below(probabilities, self.least), taken, fold)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,30 +128,31 @@ class Logistic(BehaviourModel):
     """Multinomial logistic regression on standardised columns."""
 
     penalty: Amount = 1.0
-    """Strength of the ridge on the coefficients, in rows: 1 is scikit-learn's."""
+    """Ridge penalty on the coefficients: 1/C of scikit-learn."""
     iterations: Positive = 200
-    """Most iterations of L-BFGS."""
+    """Largest number of L-BFGS iterations."""
     most: Positive = 500_000
-    """The regression takes seconds where trees take minutes, so that more rows may be seen."""
+    """Higher than for trees, because the regression is much faster."""
 
-    def estimated(self, seen: Transitions, asked: Transitions, seed: int) -> Float[Tensor, "n a"]:
+    def predict(self, train: Transitions, test: Transitions, seed: int) -> Float[Tensor, "n a"]:
         from sklearn.linear_model import LogisticRegression
 
-        return _classified(LogisticRegression(C=1 / self.penalty, max_iter=self.iterations, tol=1e-3), seen, asked)
+        model = LogisticRegression(C=1 / self.penalty, max_iter=self.iterations, tol=1e-3)
+        return _classifier_probabilities(model, train, test)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BoostedTrees(BehaviourModel):
-    """Gradient-boosted trees, which find thresholds and interactions by themselves."""
+    """Gradient-boosted trees."""
 
     trees: Positive = 60
-    """Trees an action."""
+    """Trees for each action."""
     leaves: Positive = 7
-    """Most leaves of a tree."""
+    """Largest number of leaves of a tree."""
     learning_rate: Share = 0.15
-    """How much of every tree is believed."""
+    """Shrinkage of every tree."""
 
-    def estimated(self, seen: Transitions, asked: Transitions, seed: int) -> Float[Tensor, "n a"]:
+    def predict(self, train: Transitions, test: Transitions, seed: int) -> Float[Tensor, "n a"]:
         from sklearn.ensemble import HistGradientBoostingClassifier
 
         model = HistGradientBoostingClassifier(
@@ -163,22 +162,22 @@ class BoostedTrees(BehaviourModel):
             early_stopping=False,  # pyright: ignore[reportArgumentType]
             random_state=seed % 2**32,
         )
-        return _classified(model, seen, asked)
+        return _classifier_probabilities(model, train, test)
 
 
 @dataclass(frozen=True, kw_only=True)
 class NearestNeighbours(BehaviourModel):
-    """The shares of actions among the most similar logged states, columns in units of their standard deviation."""
+    """Shares of actions among the nearest logged states, in standardised columns."""
 
     neighbours: Positive = NEIGHBOURS
-    """Similar states, at most a fifth of all."""
+    """Number of neighbours, at most a fifth of all rows."""
     most: Positive = MOST
-    """Rows among which they are looked for, drawn at random where there are more."""
+    """Rows that are searched, at most; a random sample of more."""
 
-    def estimated(self, seen: Transitions, asked: Transitions, seed: int) -> Float[Tensor, "n a"]:
-        similar = Similar(seen, self.neighbours, self.most, seed)
-        found, _ = similar.nearest(asked.state)
-        return similar.counted(found, _actions(seen).count) / similar.count
+    def predict(self, train: Transitions, test: Transitions, seed: int) -> Float[Tensor, "n a"]:
+        similar = Similar(train, self.neighbours, self.most, seed)
+        neighbours, _ = similar.nearest(test.state)
+        return similar.counted(neighbours, _actions(train).count) / similar.count
 
 
 def _actions(rows: Transitions) -> Discrete:
@@ -190,7 +189,7 @@ def _actions(rows: Transitions) -> Discrete:
 
 
 def _check_rows(rows: Transitions) -> Int[Tensor, " n"]:
-    """The actions taken in real rows with finite states; others are refused."""
+    """Return the logged actions; refuse imagined rows and states that are not finite."""
     _actions(rows)
     require(len(rows) > 0, "the table has no rows; pass the logged ones")
     require(not bool(rows.imagined.any()), "nobody acted in imagined rows; pass the real rows alone (.real)")
@@ -198,33 +197,33 @@ def _check_rows(rows: Transitions) -> Int[Tensor, " n"]:
     return action_numbers(rows)
 
 
-def _drawn(rows: Transitions, most: int, seed: int) -> Transitions:
+def _sample(rows: Transitions, most: int, seed: int) -> Transitions:
     if len(rows) <= most:
         return rows
     return rows[torch.randperm(len(rows), generator=generator(seed, "rows drawn"))[:most].sort().values]
 
 
-def _classified(model: Any, seen: Transitions, asked: Transitions) -> Float[Tensor, "n a"]:
-    """What a classifier of scikit-learn says; an action that it never saw has probability 0."""
+def _classifier_probabilities(model: Any, train: Transitions, test: Transitions) -> Float[Tensor, "n a"]:
+    """Fit a scikit-learn classifier and return its probabilities; 0 for actions that `train` lacks."""
     from sklearn.exceptions import ConvergenceWarning
 
-    columns = spread_levels(seen.state, seen.schema.categories)
+    columns = spread_levels(train.state, train.schema.categories)
     centre, scale = columns.mean(0), columns.std(0)
     scale = torch.where(scale > 1e-8, scale, 1.0)
-    probabilities = torch.zeros(len(asked), _actions(seen).count)
-    known = seen.action_index.unique()
-    if len(known) == 1:
-        probabilities[:, known] = 1.0
+    probabilities = torch.zeros(len(test), _actions(train).count)
+    observed = train.action_index.unique()
+    if len(observed) == 1:
+        probabilities[:, observed] = 1.0
         return probabilities
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # What would go on converging has its Brier score, too.
-        model.fit(((columns - centre) / scale).numpy(), seen.action_index.numpy())
-    inputs = (spread_levels(asked.state, asked.schema.categories) - centre) / scale
-    probabilities[:, known] = torch.from_numpy(model.predict_proba(inputs.numpy())).float()
+        warnings.simplefilter("ignore", ConvergenceWarning)  # The Brier score shows whether the fit is good enough.
+        model.fit(((columns - centre) / scale).numpy(), train.action_index.numpy())
+    inputs = (spread_levels(test.state, test.schema.categories) - centre) / scale
+    probabilities[:, observed] = torch.from_numpy(model.predict_proba(inputs.numpy())).float()
     return probabilities
 
 
-def _bounded(probabilities: Float[Tensor, "n a"], least: float) -> Float[Tensor, "n a"]:
-    """None below `least`, all of them summing to 1: what lies above it is scaled down."""
+def _bounded_below(probabilities: Float[Tensor, "n a"], least: float) -> Float[Tensor, "n a"]:
+    """Raise probabilities below `least` to it and scale the others down, so that the sum is 1."""
     spare = (probabilities - least).clamp(min=0)
     return least + spare * (1 - least * probabilities.shape[1]) / spare.sum(1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Policies side by side on one log: each judged, and every pair compared in the same resampled subjects."""
+"""`compare`: several policies evaluated on one log, with paired differences."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,25 +12,25 @@ from counterpoint.data.transitions import Transitions
 from counterpoint.models.base import Model
 from counterpoint.nets.training import Monitor
 from counterpoint.ope.evaluation import (
-    Asked,
+    EvaluationRequest,
     OPEProblem,
     OPESettings,
-    conclude,
     estimate_behaviours,
-    lay_beside,
+    evaluate_problem,
+    fit_problem,
     whole_log,
 )
-from counterpoint.ope.model_based import Inside
-from counterpoint.ope.problem import Stochastic
-from counterpoint.ope.result import KNOWN, Estimate, Evaluation, hold_difference, read_back
+from counterpoint.ope.model_based import ModelEstimates
+from counterpoint.ope.problem import StochasticPolicy
+from counterpoint.ope.result import JSON_CLASSES, Estimate, Evaluation, clip_difference, decode_result
 from counterpoint.policies.base import Policy
 
-FORMAT = "counterpoint-comparison/1"
+FORMAT = "counterpoint-comparison/2"
 
 
 @dataclass(frozen=True)
-class Pair:
-    """How much more one policy is worth than another."""
+class PairedDifference:
+    """Difference of the mean returns of two policies, `one` minus `other`, on the same subjects."""
 
     one: str
     other: str
@@ -42,50 +42,60 @@ class Pair:
 
 @dataclass(frozen=True)
 class PolicyComparison:
-    """What a log says of several policies."""
+    """Evaluations of several policies on one log, and the difference of every two of them."""
 
     evaluations: tuple[Evaluation, ...]
-    pairs: tuple[Pair, ...]
-    """Every two of them, in their order."""
+    pairs: tuple[PairedDifference, ...]
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     def to_json(self) -> dict[str, Any]:
+        """Encode as a JSON object."""
         return {"format": FORMAT, **encode(self)}
 
     @classmethod
-    def from_json(cls, said: dict[str, Any]) -> "PolicyComparison":
-        """What `to_json` gave; anything else is one line, and nothing in it is run."""
-        return read_back(said, cls, FORMAT, {**KNOWN, "PolicyComparison": PolicyComparison, "Pair": Pair})
+    def from_json(cls, content: dict[str, Any]) -> "PolicyComparison":
+        """Decode the object of `to_json`; refuse anything else in one line, without executing anything."""
+        classes = {**JSON_CLASSES, "PolicyComparison": PolicyComparison, "PairedDifference": PairedDifference}
+        return decode_result(content, cls, FORMAT, classes)
 
     def rows(self) -> list[dict[str, Any]]:
-        """The table: whoever logged first, then each policy with its difference from that."""
+        """Table of the policies, the behaviour policy first, each with its difference from that one."""
         logged = self.evaluations[0].logged
         first = {"policy": logged.name, "value": logged.value, "low": logged.low, "high": logged.high}
-        return [{**first, **_less(None), "effective": None, "verdict": None}, *map(_row, self.evaluations)]
+        first |= {**_difference_columns(None), "effective": None, "verdict": None}
+        return [first, *(_policy_row(evaluation) for evaluation in self.evaluations)]
 
     def pair_rows(self) -> list[dict[str, Any]]:
-        """Every difference between two policies."""
-        return [{"policy": pair.one, "less": pair.other, **_less(pair.difference)} for pair in self.pairs]
+        """Table of the differences between every two policies."""
+        return [{"policy": pair.one, "less": pair.other, **_difference_columns(pair.difference)} for pair in self.pairs]
 
 
-def _row(each: Evaluation) -> dict[str, Any]:
-    found, told = each.value, each.diagnostics
-    said = {"policy": each.policy, "value": found.value, "low": found.low, "high": found.high, **_less(each.difference)}
-    return {**said, "effective": told and told.effective, "verdict": each.verdict}
+def _policy_row(evaluation: Evaluation) -> dict[str, Any]:
+    value, diagnostics = evaluation.value, evaluation.diagnostics
+    return {
+        "policy": evaluation.policy,
+        "value": value.value,
+        "low": value.low,
+        "high": value.high,
+        **_difference_columns(evaluation.difference),
+        "effective": diagnostics and diagnostics.effective,
+        "verdict": evaluation.verdict,
+    }
 
 
-def _less(each: Estimate | None) -> dict[str, float | None]:
-    ends = (None, None, None) if each is None else (each.value, each.low, each.high)
-    return dict(zip(("difference", "difference_low", "difference_high"), ends, strict=True))
+def _difference_columns(difference: Estimate | None) -> dict[str, float | None]:
+    if difference is None:
+        return {"difference": None, "difference_low": None, "difference_high": None}
+    return {"difference": difference.value, "difference_low": difference.low, "difference_high": difference.high}
 
 
 @checked
 def compare(
     rows: Transitions,
-    policies: Mapping[str, Policy | Stochastic],
-    how: OPESettings = OPESettings(),
+    policies: Mapping[str, Policy | StochasticPolicy],
+    settings: OPESettings = OPESettings(),
     *,
     others: Transitions | None = None,
     held_out: bool = False,
@@ -93,25 +103,36 @@ def compare(
     seed: int = 0,
     monitor: Monitor = Monitor(),
 ) -> PolicyComparison:
-    """Judge every policy (by its name) on the same rows; `models` find factors for those that are to be told them."""
+    """Evaluate several policies, keyed by name, on the same rows.
+
+    The arguments are those of `evaluate`; `models` infer subject factors for the policies that need them.
+    """
     require(len(policies) > 0, "there is no policy to compare; give at least one")
-    behaviours = estimate_behaviours(how, whole_log(rows, others), seed, monitor)
-    cases: dict[str, OPEProblem] = {}
-    found: list[Evaluation] = []
+    behaviours = estimate_behaviours(settings, whole_log(rows, others), seed, monitor)
+    problems: dict[str, OPEProblem] = {}
+    evaluations: dict[str, Evaluation] = {}
     for name, policy in policies.items():
-        watch, model = monitor.stage(name), (models or {}).get(name)
-        cases[name] = lay_beside(rows, policy, how, others, model, seed, watch, behaviours)
-        found.append(conclude(cases[name], Asked(policy, how, held_out, name, seed), Inside(), watch))
-    evaluations = {each.policy: each for each in found}
-    pairs = [_pair(cases, evaluations, *names, how, seed) for names in combinations(cases, 2)]
-    return PolicyComparison(tuple(found), tuple(pairs))
+        stage = monitor.stage(name)
+        model = (models or {}).get(name)
+        problem = fit_problem(rows, policy, settings, others, model, seed, stage, behaviours)
+        request = EvaluationRequest(policy, settings, held_out, name, seed)
+        evaluation = evaluate_problem(problem, request, ModelEstimates(), stage)
+        problems[name] = problem
+        evaluations[evaluation.policy] = evaluation
+    pairs = [_paired(problems, evaluations, one, other, settings, seed) for one, other in combinations(problems, 2)]
+    return PolicyComparison(tuple(evaluations.values()), tuple(pairs))
 
 
-def _pair(
-    cases: Mapping[str, OPEProblem], found: Mapping[str, Evaluation], one: str, other: str, how: OPESettings, seed: int
-) -> Pair:
-    difference = Estimate.of(f"{one} less {other}", cases[one].gain_over(cases[other], how, seed))
-    possible = found[one].possible
+def _paired(
+    problems: Mapping[str, OPEProblem],
+    evaluations: Mapping[str, Evaluation],
+    one: str,
+    other: str,
+    settings: OPESettings,
+    seed: int,
+) -> PairedDifference:
+    difference = Estimate.of(f"{one} less {other}", problems[one].gain_over(problems[other], settings, seed))
+    possible = evaluations[one].possible
     if possible is not None:
-        difference = hold_difference(difference, found[one].value, found[other].value, possible)
-    return Pair(one, other, difference)
+        difference = clip_difference(difference, evaluations[one].value, evaluations[other].value, possible)
+    return PairedDifference(one, other, difference)

@@ -1,4 +1,4 @@
-"""How much of a log speaks of a policy, and for whom: weights, support, agreement, groups and severity."""
+"""Diagnostics of an evaluation: overlap and support of the policy in the log, and subgroups of the subjects."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,178 +20,176 @@ from counterpoint.ope.estimators import (
     one_step_largest_share,
     rewards,
 )
-from counterpoint.ope.problem import Episodes, Probabilities, Question, subject_folds
+from counterpoint.ope.problem import Episodes, OPEData, Probabilities, subject_folds
 from counterpoint.ope.result import Diagnostics
 from counterpoint.ope.tabular import all_categories
 from counterpoint.policies.personal import PersonalPolicy
 
-ASKED = 5000
-"""Rows whose similar states are looked up, at most."""
-FEWEST = 20
-"""Subjects below which a part of them is not judged apart."""
+MAX_ROWS = 5000
+"""Rows whose similar states are searched, at most."""
+MIN_SUBJECTS = 20
+"""Subjects that a subgroup needs for an estimate of its own."""
 THIRDS = ("lowest third", "middle third", "highest third")
 FOLDS = 5
 RIDGE = 10.0
-"""Penalty, in rows, of the regression that foresees returns from first states."""
+"""Ridge penalty, in rows, of the regression that predicts returns from first states."""
 
 
-def diagnose(question: Question, policy: Probabilities, log: Transitions, seed: int = 0) -> Diagnostics:
-    """How much of the log speaks of the policy, whose probabilities `policy` are before any softening."""
-    rows, episodes = question.rows, question.episodes
+def diagnose(data: OPEData, policy: Probabilities, log: Transitions, seed: int = 0) -> Diagnostics:
+    """Compute overlap and support. `policy` are its probabilities before mixing with the behaviour policy."""
+    rows, episodes = data.rows, data.episodes
     agreement = policy.gather(1, rows.action_index[:, None]).mean()
-    picked = _some_records(episodes, seed)
-    never = never_given(rows[picked], log, policy.shape[1], seed)
+    sample = _sample_episodes(episodes, seed)
+    untried = untried_actions(rows[sample], log, policy.shape[1], seed)
     return Diagnostics(
         subjects=episodes.subjects,
         episodes=len(episodes),
         rows=len(rows),
-        effective=one_step_effective_sample_size(question),
-        effective_records=effective_sample_size(question),
-        largest=one_step_largest_share(question),
-        unsupported=min(float((policy[picked] * never).sum(1).mean()), 1.0),
-        strayed=strayed(Episodes.of(rows[picked]), policy[picked], never, question.discount),
+        effective=one_step_effective_sample_size(data),
+        effective_records=effective_sample_size(data),
+        largest=one_step_largest_share(data),
+        unsupported=min(float((policy[sample] * untried).sum(1).mean()), 1.0),
+        off_support=off_support_share(Episodes.of(rows[sample]), policy[sample], untried, data.discount),
         agreement=min(float(agreement), 1.0),
     )
 
 
-def _some_records(episodes: Episodes, seed: int) -> Int[Tensor, " n"]:
-    """The rows of so many whole episodes, drawn at random, that `ASKED` rows are looked up; of one at least."""
+def _sample_episodes(episodes: Episodes, seed: int) -> Int[Tensor, " n"]:
+    """Rows of randomly chosen whole episodes, `MAX_ROWS` at most but one episode at least."""
     order = torch.randperm(len(episodes), generator=generator(seed, "asked"))
-    fits = episodes.length[order].cumsum(0) <= ASKED
+    fits = episodes.length[order].cumsum(0) <= MAX_ROWS
     fits[0] = True
     places = episodes.places[order[fits]]
     return places[places >= 0]
 
 
-def strayed(episodes: Episodes, policy: Probabilities, never: Bool[Tensor, "n a"], discount: float = 1.0) -> float:
-    """Share of the steps that follow whoever logged with support, but not the policy.
+def off_support_share(
+    episodes: Episodes, policy: Probabilities, untried: Bool[Tensor, "n a"], discount: float = 1.0
+) -> float:
+    """Share of the supported steps of the logged actions that the policy's actions would leave unsupported.
 
-    A step has support where neither its action nor one before it in the record was `never` given to others in a
-    similar state: what comes later is not in the log. With u the probability of such an action, the share of steps
-    that have support is Σ γ^t·Π_{k ≤ t}(1 − u_k) / Σ γ^t, and that of the logged actions says how much a log of this
-    size can support at all.
+    A step is supported if neither its action nor an earlier one of the episode is in `untried`: what follows such an
+    action is not in the log. With u the probability of such an action, the share of supported steps is
+    Σ γ^t·Π_{k ≤ t}(1 − u_k) / Σ γ^t. It is divided by that of the logged actions, the most that a log of this size can
+    support.
     """
-    logged = never.gather(1, episodes.rows.action_index[:, None])[:, 0]
     weight = discount ** torch.arange(episodes.places.shape[1]) * episodes.present
-    followed, possible = (
-        float(((1 - episodes.table(share.double())).cumprod(1) * weight).sum() / weight.sum())
-        for share in ((policy * never).sum(1), logged)
-    )
-    return 1 - min(followed / possible, 1.0) if possible > 0 else 1.0
+
+    def supported(unsupported: Float[Tensor, " n"]) -> float:
+        survival = (1 - episodes.table(unsupported.double())).cumprod(1)
+        return float((survival * weight).sum() / weight.sum())
+
+    by_policy = supported((policy * untried).sum(1))
+    by_log = supported(untried.gather(1, episodes.rows.action_index[:, None])[:, 0])
+    return 1 - min(by_policy / by_log, 1.0) if by_log > 0 else 1.0
 
 
-def never_given(rows: Transitions, log: Transitions, actions: int, seed: int = 0) -> Bool[Tensor, "n a"]:
-    """Which actions no other subject of the log was given in a state similar to each row's.
+def untried_actions(rows: Transitions, log: Transitions, actions: int, seed: int = 0) -> Bool[Tensor, "n a"]:
+    """Mark the actions that no other subject of the log was given in a state similar to each row's.
 
-    Where all state columns are categories only equal states are similar: of others, all are equally far.
+    If all state columns are categories, only equal states are similar.
     """
-    find = _taken_in_same_state if all_categories(rows.schema) else _taken_in_similar_states
-    return ~find(rows, log, actions, seed)
+    tried = _tried_in_equal_states if all_categories(rows.schema) else _tried_in_similar_states
+    return ~tried(rows, log, actions, seed)
 
 
-def _taken_in_similar_states(rows: Transitions, log: Transitions, actions: int, seed: int) -> Bool[Tensor, "n a"]:
-    """Which actions other subjects were given in the states most like each row's."""
+def _tried_in_similar_states(rows: Transitions, log: Transitions, actions: int, seed: int) -> Bool[Tensor, "n a"]:
     similar = Similar(log, seed=seed)
-    found, _ = similar.nearest(rows.state)
-    other = similar.logged.subject[found] != rows.subject[:, None]
-    action = torch.where(other, similar.logged.action_index[found], actions)
+    neighbours, _ = similar.nearest(rows.state)
+    other_subject = similar.logged.subject[neighbours] != rows.subject[:, None]
+    action = torch.where(other_subject, similar.logged.action_index[neighbours], actions)
     return torch.zeros(len(rows), actions + 1, dtype=torch.bool).scatter_(1, action, True)[:, :-1]
 
 
-def _taken_in_same_state(rows: Transitions, log: Transitions, actions: int, seed: int) -> Bool[Tensor, "n a"]:
-    """Which actions other subjects were given in each row's very state."""
+def _tried_in_equal_states(rows: Transitions, log: Transitions, actions: int, seed: int) -> Bool[Tensor, "n a"]:
+    """A pair of state and action was tried by others unless its lowest and highest subject number are the row's."""
     cells = torch.cat([rows.state, log.state]).unique(dim=0, return_inverse=True)[1]
-    asked, seen = cells[: len(rows)], cells[len(rows) :]
-    pair = seen * actions + log.action_index
-    lowest, highest = (
-        torch.full(((int(cells.max()) + 1) * actions,), -1).scatter_reduce_(
-            0, pair, log.subject, how, include_self=False
-        )
-        for how in ("amin", "amax")
-    )
-    wanted = asked[:, None] * actions + torch.arange(actions)
-    whose = rows.subject[:, None]
-    return (highest[wanted] >= 0) & ((lowest[wanted] != whose) | (highest[wanted] != whose))
+    row_cells, log_cells = cells[: len(rows)], cells[len(rows) :]
+    logged_pairs = log_cells * actions + log.action_index
+    empty = torch.full(((int(cells.max()) + 1) * actions,), -1)
+    lowest = empty.scatter_reduce(0, logged_pairs, log.subject, "amin", include_self=False)
+    highest = empty.scatter_reduce(0, logged_pairs, log.subject, "amax", include_self=False)
+    pairs = row_cells[:, None] * actions + torch.arange(actions)
+    subject = rows.subject[:, None]
+    return (highest[pairs] >= 0) & ((lowest[pairs] != subject) | (highest[pairs] != subject))
 
 
 @dataclass(frozen=True, eq=False)
-class Partition:
-    """Subjects of a table sorted into named parts; −1 for those in none."""
+class SubjectPartition:
+    """Subgroups of the subjects of a table."""
 
     by: str
     names: tuple[str, ...]
     part: Int[Tensor, " subjects"]
+    """Number of each subject's subgroup; −1 for none."""
 
     def large(self) -> Iterator[tuple[str, Bool[Tensor, " subjects"]]]:
-        """The parts that have enough subjects to be judged apart, and who they are."""
+        """Yield name and members of every subgroup with enough subjects for an estimate."""
         for number, name in enumerate(self.names):
-            own = self.part == number
-            if int(own.sum()) >= FEWEST:
-                yield name, own
+            members = self.part == number
+            if int(members.sum()) >= MIN_SUBJECTS:
+                yield name, members
 
 
-def by_group(policy: object, episodes: Episodes) -> Partition:
-    """By the groups that a personal policy knows; no parts for another. A subject's whole record says its group."""
+def by_group(policy: object, episodes: Episodes) -> SubjectPartition:
+    """Partition by the most likely group of a personal policy, from complete records; empty for other policies."""
     if not isinstance(policy, PersonalPolicy) or policy.groups is None:
-        return Partition("group", (), torch.full((episodes.subjects,), -1))
+        return SubjectPartition("group", (), torch.full((episodes.subjects,), -1))
     present = episodes.rows.subject.unique()
     names = tuple(f"group {g + 1}" for g in range(policy.groups.count))
-    return Partition("group", names, policy.likeliest(episodes.rows)[present])
+    return SubjectPartition("group", names, policy.likeliest(episodes.rows)[present])
 
 
 def check_severity(column: str, schema: Schema) -> None:
-    """Raise one line where subjects cannot be told apart by the column; an empty name stands for none."""
+    """Refuse a severity column that is no state column; an empty name is valid."""
     require(not column or column in schema.state_names, f"severity='{column}' is no state column; name one of them")
 
 
-def by_severity(question: Question, column: str = "", seed: int = 0) -> Partition:
-    """Thirds of the subjects by a column of their first state, or levels where it is a category.
+def by_severity(data: OPEData, column: str = "", seed: int = 0) -> SubjectPartition:
+    """Partition into thirds by a column of the first state, or into its levels if it is categorical.
 
-    Without a column, by the return that a ridge regression on other subjects foresees for their first state in the
-    hands of whoever logged: the lowest third are the most severe.
+    Without a column, by the return under the behaviour policy that a cross-fitted ridge regression predicts from the
+    first state: the lowest third are the most severe.
     """
-    first = _first_states(question.episodes)
-    schema = question.rows.schema
+    first = _first_states(data.episodes)
+    schema = data.rows.schema
     if not column:
-        foreseen = _foreseen(question, first, seed)
-        return Partition("return foreseen from the first state", THIRDS, _thirds(foreseen))
+        return SubjectPartition("return predicted from the first state", THIRDS, _thirds(_predicted(data, first, seed)))
     check_severity(column, schema)
     place = schema.state_names.index(column)
     levels = schema.states[place].levels
     if levels:
-        return Partition(column, levels, first[:, place].long())
-    return Partition(column, THIRDS, _thirds(first[:, place]))
+        return SubjectPartition(column, levels, first[:, place].long())
+    return SubjectPartition(column, THIRDS, _thirds(first[:, place]))
 
 
 def _first_states(episodes: Episodes) -> Float[Tensor, "subjects s"]:
-    """The first state of every subject's first episode."""
-    opens = episodes.places[:, 0]
-    first = torch.full((episodes.subjects,), len(episodes)).scatter_reduce_(
-        0, episodes.subject, torch.arange(len(episodes)), "amin"
-    )
-    return episodes.rows.state[opens[first]]
+    """First state of every subject's first episode."""
+    numbers = torch.arange(len(episodes))
+    first = torch.full((episodes.subjects,), len(episodes)).scatter_reduce_(0, episodes.subject, numbers, "amin")
+    return episodes.rows.state[episodes.places[:, 0][first]]
 
 
-def _foreseen(question: Question, first: Float[Tensor, "subjects s"], seed: int) -> Float[Tensor, " subjects"]:
-    """What each subject is foreseen to earn, by a regression on the subjects of other folds."""
-    episodes, gained = question.episodes, rewards(question).sum(1)
-    earned = by_subject(episodes, gained) / by_subject(episodes, torch.ones_like(gained))
-    columns = spread_levels(first, question.rows.schema.categories).double()
+def _predicted(data: OPEData, first: Float[Tensor, "subjects s"], seed: int) -> Float[Tensor, " subjects"]:
+    """Cross-fitted ridge prediction of each subject's mean return from its first state."""
+    returns = rewards(data).sum(1)
+    mean_return = by_subject(data.episodes, returns) / by_subject(data.episodes, torch.ones_like(returns))
+    columns = spread_levels(first, data.rows.schema.categories).double()
     scaled = (columns - columns.mean(0)) / columns.std(0).clamp(min=1e-8)
-    told = torch.cat([torch.ones_like(scaled[:, :1]), scaled], 1)
-    folds = subject_folds(len(told), min(FOLDS, len(told)), derive(seed, "severity"))
-    penalty = RIDGE * torch.eye(told.shape[1], dtype=torch.double)
+    inputs = torch.cat([torch.ones_like(scaled[:, :1]), scaled], 1)
+    folds = subject_folds(len(inputs), min(FOLDS, len(inputs)), derive(seed, "severity"))
+    penalty = RIDGE * torch.eye(inputs.shape[1], dtype=torch.double)
     penalty[0, 0] = 0.0
-    found = torch.zeros(len(told), dtype=torch.double)
+    predicted = torch.zeros(len(inputs), dtype=torch.double)
     for fold in folds.unique():
-        seen, asked = told[folds != fold], folds == fold
-        found[asked] = (
-            told[asked] @ torch.linalg.lstsq(seen.T @ seen + penalty, seen.T @ earned[folds != fold]).solution
-        )
-    return found
+        test = folds == fold
+        train = inputs[~test]
+        coefficients = torch.linalg.lstsq(train.T @ train + penalty, train.T @ mean_return[~test]).solution
+        predicted[test] = inputs[test] @ coefficients
+    return predicted
 
 
 def _thirds(values: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
-    """Which third of the values each lies in; equal values in one."""
+    """Third of the values in which each lies; equal values are in the same third."""
     cuts = values.double().quantile(torch.tensor([1 / 3, 2 / 3], dtype=torch.double))
     return torch.searchsorted(cuts, values.double().contiguous())

@@ -1,6 +1,4 @@
-"""A policy laid beside a log: the question that estimators are asked, and what must be learned to answer it.
-
-`evaluate`: what a log says of a policy, by every estimator, with what each rests on and a verdict in words."""
+"""`evaluate`: off-policy evaluation (OPE) of a policy from logged data, with intervals, diagnostics and a verdict."""
 
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, replace
@@ -21,8 +19,8 @@ from counterpoint.data.transitions import Transitions, concatenate
 from counterpoint.models.base import Model
 from counterpoint.nets.training import Monitor
 from counterpoint.ope.behaviour import Behaviour, BoostedTrees, Logistic, NearestNeighbours
-from counterpoint.ope.confounding import Confounding, bounds, lost_at
-from counterpoint.ope.diagnostics import Partition, by_group, by_severity, check_severity, diagnose
+from counterpoint.ope.confounding import Confounding, bounds, breakdown_strength
+from counterpoint.ope.diagnostics import SubjectPartition, by_group, by_severity, check_severity, diagnose
 from counterpoint.ope.estimators import (
     doubly_robust,
     logged_return,
@@ -31,247 +29,295 @@ from counterpoint.ope.estimators import (
     per_decision_weighted_importance_sampling,
     weighted_doubly_robust,
     weighted_importance_sampling,
-    widened,
 )
 from counterpoint.ope.fqe import FQE, Critic, mean_in_members
-from counterpoint.ope.intervals import Counts, Estimator, bca, interval_of, paired_interval
-from counterpoint.ope.model_based import Inside, inside_model
+from counterpoint.ope.intervals import Counts, Estimator, bca, interval_of, paired_interval, widened
+from counterpoint.ope.model_based import ModelEstimates, estimate_in_model
 from counterpoint.ope.problem import (
     Episodes,
     EpsilonMixture,
+    OPEData,
     Probabilities,
-    Question,
-    Stochastic,
-    finite_actions,
+    StochasticPolicy,
+    discrete_actions,
     resampled,
     subject_folds,
     target,
 )
 from counterpoint.ope.result import (
-    BehaviourFound,
+    BehaviourSummary,
     Estimate,
     Evaluation,
-    Part,
     Sensitivity,
-    held_notes,
-    hold,
-    hold_difference,
-    hold_part,
-    hold_sensitivity,
-    possible_range,
+    SubgroupEstimate,
+    clip,
+    clip_difference,
+    clip_sensitivity,
+    clip_subgroup,
+    clipping_notes,
+    possible_return_range,
 )
-from counterpoint.ope.tabular import CellCounts, CellFQE, all_categories
-from counterpoint.ope.verdict import Limits, VerdictEvidence, impossible, not_to_go_by, verdict
+from counterpoint.ope.tabular import TabularBehaviour, TabularFQE, all_categories
+from counterpoint.ope.verdict import (
+    VerdictEvidence,
+    VerdictLimits,
+    distrusted_reasons,
+    outside_range_reasons,
+    verdict,
+)
 from counterpoint.policies.base import Policy, Verdict
 from counterpoint.tasks.base import Task
 
 RECOMMENDED = "one-step DR"
-"""The estimate to go by."""
-LEAST = 1e-12
-"""A spread of critics that are all alike."""
+"""Name of the recommended estimator."""
+LOGGED = "behaviour policy"
+MIN_SPREAD = 1e-12
+"""Standard deviation used where all resampled critics agree."""
+MIN_PAIRS = 20
+"""Pairs of a row and an action that a point of the calibration curve needs; fewer are noise, and could identify a
+subject."""
+CONTINUOUS = (
+    "The doses are continuous, so logged records cannot be weighted: the estimates come from the model alone, and the"
+    " log cannot check them; read the table with the doses cut (--bins 5)."
+)
 
-BehaviourRecipe = Logistic | BoostedTrees | NearestNeighbours | CellCounts
+BehaviourRecipe = Logistic | BoostedTrees | NearestNeighbours | TabularBehaviour
+SubjectMask = Bool[Tensor, " subjects"]
 
 
 @dataclass(frozen=True)
 class OPESettings:
-    """How policies are judged."""
+    """Settings of an off-policy evaluation."""
 
     behaviour: BehaviourRecipe | None = None
-    """How whoever logged is estimated; none for counts where all state columns are categories, else for the way, of
-    logistic regression and `others`, that foresees other subjects best (the least Brier score)."""
-    others: tuple[BehaviourRecipe, ...] | None = None
-    """Other ways, to see how much the estimate depends on it; none for a choice of them."""
-    critic: FQE | CellFQE | None = None
-    """How values are fitted; none for counts where all state columns are categories, else linear in random features."""
-    softened: EpsilonMixture = EpsilonMixture()
-    """What is judged in place of a policy that always takes one action."""
+    """Model of the behaviour policy. None: counts where all state columns are categories, else the one of logistic
+    regression and `alternative_behaviours` with the smallest Brier score on held-out subjects."""
+    alternative_behaviours: tuple[BehaviourRecipe, ...] | None = None
+    """Further behaviour models, for sensitivity analysis; None for the default ones."""
+    critic: FQE | TabularFQE | None = None
+    """Fitted Q evaluation. None: counts where all state columns are categories, else linear in random features."""
+    mixture: EpsilonMixture = EpsilonMixture()
+    """Mixture with the behaviour policy that is evaluated in place of a deterministic policy."""
     confounding: Confounding = Confounding()
-    """Which strengths of unmeasured confounding are looked at."""
-    limits: Limits = Limits()
-    """Where trust ends."""
+    """Strengths of unmeasured confounding for the sensitivity analysis."""
+    limits: VerdictLimits = VerdictLimits()
+    """Thresholds of the verdict."""
     severity: str = ""
-    """State column whose first value says how ill a subject is; empty for the return foreseen from the first state."""
+    """State column whose first value measures severity; empty for the return predicted from the first state."""
     discount: Share = 1.0
-    """Of a reward one step later; 1 counts all steps of a record alike."""
+    """Discount factor γ; 1 for the total reward of an episode."""
     draws: Positive = 1000
-    """Resamples of the subjects."""
+    """Bootstrap resamples of the subjects."""
     critic_draws: Positive = 200
-    """Resamples on each of which a critic is fitted."""
+    """Bootstrap resamples on which a critic is refitted."""
     folds: Positive = 5
-    """Parts of the subjects, each judged by behaviours and critics of the others."""
+    """Folds of subjects for cross-fitting behaviour models and critics."""
     confidence: Fraction = 0.95
-    """Of the intervals."""
+    """Confidence level of the intervals."""
 
     def __post_init__(self) -> None:
         check_settings(self)
 
-    def for_table(self, schema: Schema) -> "ChosenRecipes":
-        """The recipes that a table decides."""
-        counted = all_categories(schema)
-        behaviour = self.behaviour or (CellCounts() if counted else Logistic())
-        usual: tuple[BehaviourRecipe, ...] = Logistic(), NearestNeighbours(), BoostedTrees()
-        usual = (CellCounts(prior=10.0),) if counted else tuple(each for each in usual if each != behaviour)
-        others = usual if self.others is None else self.others
-        return ChosenRecipes(behaviour, others, self.critic or (CellFQE() if counted else FQE()))
+    def for_table(self, schema: Schema) -> "TableRecipes":
+        """Fill in the recipes that depend on the table's columns."""
+        tabular = all_categories(schema)
+        behaviour = self.behaviour or (TabularBehaviour() if tabular else Logistic())
+        defaults: tuple[BehaviourRecipe, ...] = (Logistic(), NearestNeighbours(), BoostedTrees())
+        if tabular:
+            alternatives: tuple[BehaviourRecipe, ...] = (TabularBehaviour(prior=10.0),)
+        else:
+            alternatives = tuple(recipe for recipe in defaults if recipe != behaviour)
+        if self.alternative_behaviours is not None:
+            alternatives = self.alternative_behaviours
+        return TableRecipes(behaviour, alternatives, self.critic or (TabularFQE() if tabular else FQE()))
 
 
 @dataclass(frozen=True)
-class ChosenRecipes:
-    """The recipes of one table."""
+class TableRecipes:
+    """Recipes of the nuisance models for one table."""
 
     behaviour: BehaviourRecipe
-    others: tuple[BehaviourRecipe, ...]
-    critic: FQE | CellFQE
-
-
-def said(recipe: Any) -> str:
-    """A recipe's name, and what in it is unusual."""
-    own = [(field.name, getattr(recipe, field.name), field.default) for field in fields(recipe)]
-    unusual = [f"{name}={value}" for name, value, usual in own if usual is not MISSING and value != usual]
-    return type(recipe).__name__ + (f"({', '.join(unusual)})" if unusual else "")
-
-
-Own = Bool[Tensor, " subjects"]
+    alternative_behaviours: tuple[BehaviourRecipe, ...]
+    critic: FQE | TabularFQE
 
 
 @dataclass(frozen=True, eq=False)
 class OPEProblem:
-    """A policy laid beside a log: the question, and what was learned to answer it."""
+    """A policy and a log, with the nuisance models (behaviour policy and critic) that the estimators need."""
 
-    question: Question
+    data: OPEData
     policy: Probabilities
-    """The policy before any softening."""
-    certain: bool
-    """Whether it always takes one action."""
+    """Action probabilities of the policy in the evaluated rows, before mixing with the behaviour policy."""
+    deterministic: bool
+    """Whether the policy always takes one action."""
     behaviours: dict[str, Behaviour]
-    """Whoever logged, in all rows of `log`, by the name of the way: as estimated first, and in other ways."""
+    """Action probabilities of the behaviour policy in every row of `log`, keyed by estimator. The first entry is the
+    one used for the recommended estimate; the others are for sensitivity analysis."""
     critic: Critic
-    """Of every row, by a member that has not seen its subject."""
-    first: Float[Tensor, "b e"]
-    """The value of every episode's first state in critics of resampled logs, the first of which is the log itself."""
+    """Cross-fitted: each row's values come from a fit without its subject."""
+    first_values: Float[Tensor, "b e"]
+    """Value of every episode's first state in critics of resampled logs; the first of these is the log itself."""
     counts: Float[Tensor, "b subjects"]
-    """Those resamples."""
+    """Counts of the subjects in those resampled logs."""
     log: Transitions
-    """The rows that are judged, and behind them those of other subjects."""
+    """The evaluated rows, followed by rows of other subjects."""
 
     @property
     def estimators(self) -> dict[str, Estimator]:
-        """What a resampled log says with critic and behaviour held fixed; those of `corrected` rest on the critic."""
+        """Estimators by name, with behaviour and critic held fixed."""
         weighted = {"WIS": weighted_importance_sampling, "per-decision WIS": per_decision_weighted_importance_sampling}
-        return {**self.corrected, **weighted}
+        return {**self.critic_estimators, **weighted}
 
     @property
-    def corrected(self) -> dict[str, Estimator]:
-        rest = {"DR": doubly_robust, "WDR": weighted_doubly_robust, "MAGIC": magic}
-        named: dict[str, Callable[..., Tensor]] = {RECOMMENDED: one_step_doubly_robust, **rest}
-        return {name: partial(each, critic=self.critic) for name, each in named.items()}
+    def critic_estimators(self) -> dict[str, Estimator]:
+        """The estimators that correct the critic by the log."""
+        functions: dict[str, Callable[..., Tensor]] = {
+            RECOMMENDED: one_step_doubly_robust,
+            "DR": doubly_robust,
+            "WDR": weighted_doubly_robust,
+            "MAGIC": magic,
+        }
+        return {name: partial(function, critic=self.critic) for name, function in functions.items()}
 
-    def fitted(self, own: Own | None = None) -> Float[Tensor, " b"]:
-        """What every critic of a resampled log says of it, or of some of its subjects."""
-        return mean_in_members(self.question.episodes, self.first, self.counts if own is None else self.counts * own)
+    def fqe(self, mask: SubjectMask | None = None) -> Float[Tensor, " b"]:
+        """FQE estimate of every resampled critic, for all subjects or those in `mask`."""
+        counts = self.counts if mask is None else self.counts * mask
+        return mean_in_members(self.data.episodes, self.first_values, counts)
 
-    def interval(self, name: str, how: OPESettings, seed: int, own: Own | None = None) -> Interval:
-        """An estimate, of some of the subjects or of all; a fixed critic's own spread is added to it."""
-        found = interval_of(within(self.estimators[name], own), self.question, *chance(how, seed))
-        return widened(found, spread(self.fitted(own)), how.confidence) if name in self.corrected else found
+    def interval(self, name: str, settings: OPESettings, seed: int, mask: SubjectMask | None = None) -> Interval:
+        """Estimate with interval, for all subjects or those in `mask`; includes the critic's own variance."""
+        interval = interval_of(among(self.estimators[name], mask), self.data, *bootstrap_of(settings, seed))
+        if name not in self.critic_estimators:
+            return interval
+        return widened(interval, critic_spread(self.fqe(mask)), settings.confidence)
 
-    def gain(self, how: OPESettings, seed: int) -> Interval:
-        """The recommended estimate less what whoever logged earned, in the same subjects."""
-        question, estimator = self.question, self.estimators[RECOMMENDED]
-        found = paired_interval(estimator, question, question, logged_return, *chance(how, seed))
-        apart = self.fitted() - logged_return(question, self.counts)
-        return widened(found, spread(apart), how.confidence)
+    def gain(self, settings: OPESettings, seed: int) -> Interval:
+        """The recommended estimate minus the logged return, paired by subject."""
+        estimator = self.estimators[RECOMMENDED]
+        interval = paired_interval(estimator, self.data, self.data, logged_return, *bootstrap_of(settings, seed))
+        differences = self.fqe() - logged_return(self.data, self.counts)
+        return widened(interval, critic_spread(differences), settings.confidence)
 
-    def gain_over(self, other: "OPEProblem", how: OPESettings, seed: int) -> Interval:
-        """The same less another policy's, whose critics have seen the same resampled logs."""
-        estimators = self.estimators[RECOMMENDED], other.estimators[RECOMMENDED]
-        found = paired_interval(estimators[0], self.question, other.question, estimators[1], *chance(how, seed))
-        return widened(found, spread(self.fitted() - other.fitted()), how.confidence)
+    def gain_over(self, other: "OPEProblem", settings: OPESettings, seed: int) -> Interval:
+        """The recommended estimate minus that of another policy, paired by subject."""
+        estimator = self.estimators[RECOMMENDED]
+        baseline = other.estimators[RECOMMENDED]
+        interval = paired_interval(estimator, self.data, other.data, baseline, *bootstrap_of(settings, seed))
+        return widened(interval, critic_spread(self.fqe() - other.fqe()), settings.confidence)
 
     def with_behaviour(self, behaviour: Behaviour) -> "OPEProblem":
-        """The same case by another estimate of whoever logged."""
-        acted = behaviour.probabilities[: len(self.question.rows)]
-        return replace(self, question=replace(self.question, behaviour=acted))
+        """The same problem with another estimate of the behaviour policy."""
+        probabilities = behaviour.probabilities[: len(self.data.rows)]
+        return replace(self, data=replace(self.data, behaviour=probabilities))
 
 
-def chance(how: OPESettings, seed: int) -> tuple[int, float, int]:
-    """Draws, confidence and seed of an interval over subjects: the same subjects for all."""
-    return how.draws, how.confidence, derive(seed, "subjects")
+def bootstrap_of(settings: OPESettings, seed: int) -> tuple[int, float, int]:
+    """Draws, confidence and seed of the bootstrap; all estimators resample the same subjects."""
+    return settings.draws, settings.confidence, derive(seed, "subjects")
 
 
-def spread(values: Float[Tensor, " b"]) -> float:
+def critic_spread(values: Float[Tensor, " b"]) -> float:
     """Standard deviation over the resampled logs."""
-    return max(float(values[1:].std()), LEAST) if len(values) > 2 else LEAST
+    return max(float(values[1:].std()), MIN_SPREAD) if len(values) > 2 else MIN_SPREAD
 
 
-def within(estimator: Estimator, own: Own | None) -> Estimator:
-    """The same estimator among some of the subjects."""
+def among(estimator: Estimator, mask: SubjectMask | None) -> Estimator:
+    """Restrict an estimator to the subjects in `mask`."""
 
-    def among(question: Question, counts: Counts) -> Float[Tensor, " b"]:
-        return estimator(question, counts if own is None else counts * own)
+    def restricted(data: OPEData, counts: Counts) -> Float[Tensor, " b"]:
+        return estimator(data, counts if mask is None else counts * mask)
 
-    return among
+    return restricted
 
 
-def lay_beside(
+def fit_problem(
     rows: Transitions,
-    policy: Policy | Stochastic,
-    how: OPESettings,
+    policy: Policy | StochasticPolicy,
+    settings: OPESettings,
     others: Transitions | None = None,
     model: Model | None = None,
     seed: int = 0,
     monitor: Monitor = Monitor(),
     behaviours: dict[str, Behaviour] | None = None,
 ) -> OPEProblem:
-    """Ask the policy, estimate who logged (unless that was done), fit the critics."""
-    episodes, found = Episodes.of(rows), target(policy, rows, model, seed)
+    """Compute the policy's action probabilities and fit behaviour models (unless given) and critics."""
+    episodes = Episodes.of(rows)
+    policy_in_log = target(policy, rows, model, seed)
     log = whole_log(rows, others)
-    behaviours = behaviours or estimate_behaviours(how, log, seed, monitor)
-    acted = next(iter(behaviours.values())).probabilities[: len(rows)]
-    judged = found.softened(how.softened, rows, acted)
-    question = Question(episodes, judged.now, judged.after, acted, how.discount)
-    recipe, own = how.for_table(rows.schema).critic, derive(seed, "critic")
-    folds = subject_folds(episodes.subjects, min(how.folds, episodes.subjects), own)
-    critic = recipe.cross_fit(question, folds, own, monitor.stage("critic"))
-    drawn = resampled(episodes.subjects, how.critic_draws, derive(seed, "critics"))
+    behaviours = behaviours or estimate_behaviours(settings, log, seed, monitor)
+    behaviour = next(iter(behaviours.values())).probabilities[: len(rows)]
+    evaluated = policy_in_log.mixed(settings.mixture, rows, behaviour)
+    data = OPEData(episodes, evaluated.now, evaluated.after, behaviour, settings.discount)
+    recipe = settings.for_table(rows.schema).critic
+    critic_seed = derive(seed, "critic")
+    folds = subject_folds(episodes.subjects, min(settings.folds, episodes.subjects), critic_seed)
+    critic = recipe.cross_fit(data, folds, critic_seed, monitor.stage("critic"))
+    drawn = resampled(episodes.subjects, settings.critic_draws, derive(seed, "critics"))
     counts = torch.cat([torch.ones_like(drawn[:1]), drawn])
-    first = recipe.first_values(question, counts, own, monitor.stage("resampled critics"))
-    return OPEProblem(question, found.now, found.certain, behaviours, critic, first, counts, log)
+    first_values = recipe.first_values(data, counts, critic_seed, monitor.stage("resampled critics"))
+    return OPEProblem(
+        data, policy_in_log.now, policy_in_log.deterministic, behaviours, critic, first_values, counts, log
+    )
 
 
 def whole_log(rows: Transitions, others: Transitions | None) -> Transitions:
-    """The rows that are judged, and behind them those of other subjects."""
+    """The evaluated rows, followed by rows of other subjects."""
     return concatenate([rows, others]) if others is not None and len(others) else rows
 
 
-def estimate_behaviours(how: OPESettings, log: Transitions, seed: int, monitor: Monitor) -> dict[str, Behaviour]:
-    """Whoever logged, in every way asked for; the best first, where none was asked for first."""
-    chosen, found, folds = how.for_table(log.schema), {}, min(how.folds, len(log.subject.unique()))
-    recipes = chosen.behaviour, *chosen.others
-    for done, recipe in enumerate(recipes):
-        monitor.report("who logged", done, len(recipes))
-        found[said(recipe)] = recipe.cross_fit(log, folds, derive(seed, "behaviour"))
-    monitor.report("who logged", len(recipes), len(recipes))
-    if how.behaviour is not None or all_categories(log.schema):  # Counts have seen the rows that they are scored on.
-        return found
-    return dict(sorted(found.items(), key=lambda named: named[1].brier))
+def estimate_behaviours(settings: OPESettings, log: Transitions, seed: int, monitor: Monitor) -> dict[str, Behaviour]:
+    """Fit every behaviour model. Unless one is configured, the one with the smallest Brier score comes first."""
+    recipes = settings.for_table(log.schema)
+    folds = min(settings.folds, len(log.subject.unique()))
+    behaviours: dict[str, Behaviour] = {}
+    all_recipes = (recipes.behaviour, *recipes.alternative_behaviours)
+    for done, recipe in enumerate(all_recipes):
+        monitor.report("behaviour policy", done, len(all_recipes))
+        behaviours[describe_recipe(recipe)] = recipe.cross_fit(log, folds, derive(seed, "behaviour"))
+    monitor.report("behaviour policy", len(all_recipes), len(all_recipes))
+    # The Brier score of counts is in-sample, so it cannot choose between them.
+    if settings.behaviour is not None or all_categories(log.schema):
+        return behaviours
+    return dict(sorted(behaviours.items(), key=lambda item: item[1].brier))
 
 
-LOGGED = "whoever logged"
-CONTINUOUS = (
-    "The doses are continuous, so that no record can be weighed: a model alone speaks of the policy, and the log cannot"
-    " tell whether it is right; read the table with the doses cut (--bins 5)."
-)
-FEWEST = 20
-"""Pairs of a row and an action below which a point of the calibration curve is chance, and somebody's record."""
+def describe_recipe(recipe: Any) -> str:
+    """Name of a recipe and its settings that differ from the defaults."""
+    changed = [
+        f"{field.name}={getattr(recipe, field.name)}"
+        for field in fields(recipe)
+        if field.default is not MISSING and getattr(recipe, field.name) != field.default
+    ]
+    return type(recipe).__name__ + (f"({', '.join(changed)})" if changed else "")
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluationRequest:
+    """The policy to evaluate, and how."""
+
+    policy: Policy | StochasticPolicy
+    settings: OPESettings
+    held_out: bool
+    name: str
+    seed: int
+    task: Task | None = None
+    """May declare the range of rewards."""
+
+    @property
+    def independent(self) -> bool:
+        """Whether the policy was not learned from the evaluated rows."""
+        return self.held_out or isinstance(self.policy, StochasticPolicy)
+
+    def possible(self, rows: Transitions, log: Transitions) -> ReturnRange:
+        """Range of returns of the evaluated episodes, from the rewards of the whole log."""
+        return possible_return_range(rows, log, self.settings.discount, self.task)
 
 
 @checked
 def evaluate(
     rows: Transitions,
-    policy: Policy | Stochastic,
-    how: OPESettings = OPESettings(),
+    policy: Policy | StochasticPolicy,
+    settings: OPESettings = OPESettings(),
     *,
     others: Transitions | None = None,
     held_out: bool = False,
@@ -282,11 +328,19 @@ def evaluate(
     seed: int = 0,
     monitor: Monitor = Monitor(),
 ) -> Evaluation:
-    """What the log says of the policy.
+    """Estimate the mean return of a policy from logged episodes of other policies.
 
-    `rows` are whole records, best of subjects that the policy has not learned from (`held_out`); rows of `others` help
-    to estimate who logged and to find similar states. A `model` and a `task` add what the policy earns inside them,
-    and what `check` found of the model says whether that is to be gone by.
+    Arguments:
+        rows: whole episodes to evaluate on, preferably of subjects that the policy was not learned from.
+        policy: the policy to evaluate.
+        settings: estimators' settings.
+        others: rows of other subjects; used to fit the behaviour policy and to find similar states.
+        held_out: whether `rows` are of subjects that the policy was not learned from.
+        model, task: add the policy's simulated and counterfactual return inside this fitted model.
+        check: result of the model's checks; decides whether those two are relied on.
+        name: name of the policy in the result.
+        seed: seed of all randomness.
+        monitor: receives the progress.
 
     Example:
         >>> import counterpoint as cp
@@ -296,99 +350,96 @@ def evaluate(
         >>> evaluate(rows, policy, OPESettings(draws=50, critic_draws=10)).verdict
         'with care'
     """
-    check_severity(how.severity, rows.schema)
-    asked = Asked(policy, how, held_out, name, seed, task)
-    inside = inside_model(
-        policy, Episodes.of(rows), model, task, how.discount, how.confidence, how.draws, seed, monitor, check
+    check_severity(settings.severity, rows.schema)
+    request = EvaluationRequest(policy, settings, held_out, name, seed, task)
+    discount, confidence, draws = settings.discount, settings.confidence, settings.draws
+    in_model = estimate_in_model(
+        policy, Episodes.of(rows), model, task, discount, confidence, draws, seed, monitor, check
     )
     if not isinstance(rows.actions, Discrete):
-        return by_model_alone(rows, asked, inside, others)
-    return conclude(lay_beside(rows, policy, how, others, model, seed, monitor), asked, inside, monitor)
+        return evaluate_by_model(rows, request, in_model, others)
+    problem = fit_problem(rows, policy, settings, others, model, seed, monitor)
+    return evaluate_problem(problem, request, in_model, monitor)
 
 
-@dataclass(frozen=True, eq=False)
-class Asked:
-    """Which policy is judged, and how."""
-
-    policy: Policy | Stochastic
-    how: OPESettings
-    held_out: bool
-    name: str
-    seed: int
-    task: Task | None = None
-    """What may declare the range of rewards."""
-
-    @property
-    def fresh(self) -> bool:
-        """Whether the policy has learned nothing from the rows that it is judged on."""
-        return self.held_out or isinstance(self.policy, Stochastic)
-
-    def possible(self, rows: Transitions, log: Transitions) -> ReturnRange:
-        """The returns that the episodes judged can have, by the rewards of the whole log."""
-        return possible_range(rows, log, self.how.discount, self.task)
-
-
-def conclude(case: OPEProblem, asked: Asked, inside: Inside, monitor: Monitor) -> Evaluation:
-    """Every number of a case, those from inside a model beside them, and the verdict."""
-    how, seed = asked.how, asked.seed
-    possible = asked.possible(case.question.rows, case.log)
-    whole = _unjudged(case.question, asked, inside, possible)
-    estimates = tuple(hold(each, possible) for each in _estimates(case, how, seed, monitor))
-    gain = Estimate.of(f"more than {LOGGED}", case.gain(how, seed))
-    difference = hold_difference(gain, estimates[0], whole.logged, possible)
-    told, behaviour = diagnose(case.question, case.policy, case.log, seed), _behaviour(case)
-    sensitivity = hold_sensitivity(_sensitivity(case, how, seed, difference.excludes(0.0)), possible)
-    groups, severity = by_group(asked.policy, case.question.episodes), by_severity(case.question, how.severity, seed)
-    doubts = behaviour.error, sensitivity.lost_at, asked.fresh, inside.distrusted, possible, _outside(whole.estimates)
-    judgement, reasons = verdict(
-        VerdictEvidence(estimates[0], estimates[-1], sensitivity.behaviour, told, *doubts), how.limits
+def evaluate_problem(
+    problem: OPEProblem, request: EvaluationRequest, in_model: ModelEstimates, monitor: Monitor
+) -> Evaluation:
+    """Compute all estimates, diagnostics and sensitivity analyses of a problem, and the verdict."""
+    settings, seed = request.settings, request.seed
+    data = problem.data
+    possible = request.possible(data.rows, problem.log)
+    base = _evaluation_without_weights(data, request, in_model, possible)
+    estimates = tuple(clip(estimate, possible) for estimate in _estimates(problem, settings, seed, monitor))
+    gain = Estimate.of(f"difference from the {LOGGED}", problem.gain(settings, seed))
+    difference = clip_difference(gain, estimates[0], base.logged, possible)
+    diagnostics = diagnose(data, problem.policy, problem.log, seed)
+    behaviour = _behaviour_summary(problem)
+    sensitivity = clip_sensitivity(_sensitivity(problem, settings, seed, difference.excludes(0.0)), possible)
+    severity = by_severity(data, settings.severity, seed)
+    evidence = VerdictEvidence(
+        value=estimates[0],
+        fitted=estimates[-1],
+        others=sensitivity.behaviour,
+        diagnostics=diagnostics,
+        calibration_error=behaviour.error,
+        breakdown_strength=sensitivity.breakdown_strength,
+        held_out=request.independent,
+        distrusted=in_model.distrusted,
+        possible=possible,
+        impossible=_names_outside(base.estimates),
     )
+    label, reasons = verdict(evidence, settings.limits)
     return replace(
-        whole,
-        verdict=judgement,
+        base,
+        verdict=label,
         reasons=reasons,
         recommended=RECOMMENDED,
-        estimates=(*estimates, *whole.estimates),
+        estimates=(*estimates, *base.estimates),
         difference=difference,
-        diagnostics=told,
+        diagnostics=diagnostics,
         behaviour=behaviour,
-        groups=tuple(hold_part(part, possible) for part in _parts(case, groups, how, seed)),
+        groups=_subgroups(problem, by_group(request.policy, data.episodes), request, possible),
         severity_by=severity.by,
-        severity=tuple(hold_part(part, possible) for part in _parts(case, severity, how, seed)),
+        severity=_subgroups(problem, severity, request, possible),
         sensitivity=sensitivity,
-        softened=how.softened if case.certain else None,
-        notes=(*held_notes(estimates, possible), *whole.notes),
+        mixture=settings.mixture if problem.deterministic else None,
+        notes=(*clipping_notes(estimates, possible), *base.notes),
     )
 
 
-def by_model_alone(rows: Transitions, asked: Asked, inside: Inside, others: Transitions | None = None) -> Evaluation:
-    """Continuous doses have no probabilities: only a model says anything, and the log cannot check it."""
-    if not inside.estimates:
-        finite_actions(rows)
-    nobody = torch.zeros(len(rows), 0)
-    question = Question(Episodes.of(rows), nobody, nobody, nobody, asked.how.discount)
-    possible = asked.possible(rows, whole_log(rows, others))
-    whole = _unjudged(question, asked, inside, possible)
-    reasons = CONTINUOUS, *not_to_go_by(inside.distrusted), *impossible(_outside(whole.estimates), possible)
-    return replace(whole, reasons=reasons, recommended=inside.estimates[0].name)
+def evaluate_by_model(
+    rows: Transitions, request: EvaluationRequest, in_model: ModelEstimates, others: Transitions | None = None
+) -> Evaluation:
+    """Evaluate a policy with continuous doses, which have no action probabilities, by the model alone."""
+    if not in_model.estimates:
+        discrete_actions(rows)
+    nothing = torch.zeros(len(rows), 0)
+    data = OPEData(Episodes.of(rows), nothing, nothing, nothing, request.settings.discount)
+    possible = request.possible(rows, whole_log(rows, others))
+    base = _evaluation_without_weights(data, request, in_model, possible)
+    outside = outside_range_reasons(_names_outside(base.estimates), possible)
+    reasons = (CONTINUOUS, *distrusted_reasons(in_model.distrusted), *outside)
+    return replace(base, reasons=reasons, recommended=in_model.estimates[0].name)
 
 
-def _outside(estimates: tuple[Estimate, ...]) -> tuple[str, ...]:
-    """Estimates whose values no episode can have."""
-    return tuple(each.name for each in estimates if each.outside)
+def _names_outside(estimates: tuple[Estimate, ...]) -> tuple[str, ...]:
+    return tuple(estimate.name for estimate in estimates if estimate.outside)
 
 
-def _unjudged(question: Question, asked: Asked, inside: Inside, possible: ReturnRange) -> Evaluation:
-    """What can be said of a policy before any record is weighed: what was logged, and what a model says."""
-    how = asked.how
-    estimates = tuple(hold(each, possible) for each in inside.estimates)
+def _evaluation_without_weights(
+    data: OPEData, request: EvaluationRequest, in_model: ModelEstimates, possible: ReturnRange
+) -> Evaluation:
+    """The part of an evaluation that needs no importance weights: logged return and model-based estimates."""
+    settings = request.settings
+    estimates = tuple(clip(estimate, possible) for estimate in in_model.estimates)
     return Evaluation(
-        policy=asked.name or "the policy",
+        policy=request.name or "the policy",
         verdict="cannot be judged",
         reasons=(),
         recommended="",
         estimates=estimates,
-        logged=Estimate.of(LOGGED, interval_of(logged_return, question, *chance(how, asked.seed))),
+        logged=Estimate.of(LOGGED, interval_of(logged_return, data, *bootstrap_of(settings, request.seed))),
         difference=None,
         diagnostics=None,
         behaviour=None,
@@ -396,56 +447,67 @@ def _unjudged(question: Question, asked: Asked, inside: Inside, possible: Return
         severity_by="",
         severity=(),
         sensitivity=None,
-        softened=None,
-        held_out=asked.fresh,
-        discount=how.discount,
-        confidence=how.confidence,
-        draws=how.draws,
-        seed=asked.seed,
-        notes=(*held_notes(estimates, possible), *inside.notes),
+        mixture=None,
+        held_out=request.independent,
+        discount=settings.discount,
+        confidence=settings.confidence,
+        draws=settings.draws,
+        seed=request.seed,
+        notes=(*clipping_notes(estimates, possible), *in_model.notes),
         possible=possible,
     )
 
 
-def _estimates(case: OPEProblem, how: OPESettings, seed: int, monitor: Monitor) -> tuple[Estimate, ...]:
-    """Every estimator with its interval over subjects, the recommended one first and FQE last."""
-    found, stage = [], monitor.stage("intervals").name
-    for done, name in enumerate(case.estimators):
-        monitor.report(stage, done, len(case.estimators))
-        found.append(Estimate.of(name, case.interval(name, how, seed)))
-    monitor.report(stage, len(found), len(found))
-    values = case.fitted()
-    return (*found, Estimate.of("FQE", bca(float(values[0]), values[1:], values[:0], how.confidence)))
+def _estimates(problem: OPEProblem, settings: OPESettings, seed: int, monitor: Monitor) -> tuple[Estimate, ...]:
+    """Every estimator with its interval, the recommended one first and FQE last."""
+    estimates = []
+    names = list(problem.estimators)
+    stage = monitor.stage("intervals").name
+    for done, name in enumerate(names):
+        monitor.report(stage, done, len(names))
+        estimates.append(Estimate.of(name, problem.interval(name, settings, seed)))
+    monitor.report(stage, len(names), len(names))
+    values = problem.fqe()
+    fqe = bca(float(values[0]), values[1:], values[:0], settings.confidence)
+    return (*estimates, Estimate.of("FQE", fqe))
 
 
-def _behaviour(case: OPEProblem) -> BehaviourFound:
-    name, behaviour = next(iter(case.behaviours.items()))
+def _behaviour_summary(problem: OPEProblem) -> BehaviourSummary:
+    name, behaviour = next(iter(problem.behaviours.items()))
     curve = behaviour.calibration()
-    told = zip(curve.probability.tolist(), curve.taken.tolist(), curve.pairs.tolist(), strict=True)
-    pairs = tuple((foreseen, seen) for foreseen, seen, count in told if count >= FEWEST)
-    return BehaviourFound(name, behaviour.brier, curve.error, pairs)
+    points = zip(curve.probability.tolist(), curve.taken.tolist(), curve.pairs.tolist(), strict=True)
+    shown = tuple((predicted, observed) for predicted, observed, pairs in points if pairs >= MIN_PAIRS)
+    return BehaviourSummary(name, behaviour.brier, curve.error, shown)
 
 
-def _parts(case: OPEProblem, partition: Partition, how: OPESettings, seed: int) -> tuple[Part, ...]:
-    """The policy and whoever logged in every part that has enough subjects to be judged apart."""
-    found = []
-    for name, own in partition.large():
-        policy = Estimate.of("policy", case.interval(RECOMMENDED, how, seed, own))
-        logged = interval_of(within(logged_return, own), case.question, *chance(how, seed))
-        found.append(Part(name, int(own.sum()), policy, Estimate.of("logged", logged)))
-    return tuple(found)
+def _subgroups(
+    problem: OPEProblem, partition: SubjectPartition, request: EvaluationRequest, possible: ReturnRange
+) -> tuple[SubgroupEstimate, ...]:
+    """Clipped estimates and logged returns of every subgroup with enough subjects."""
+    settings, seed = request.settings, request.seed
+    subgroups = []
+    for name, mask in partition.large():
+        policy = Estimate.of("policy", problem.interval(RECOMMENDED, settings, seed, mask))
+        logged = interval_of(among(logged_return, mask), problem.data, *bootstrap_of(settings, seed))
+        subgroup = SubgroupEstimate(name, int(mask.sum()), policy, Estimate.of("logged", logged))
+        subgroups.append(clip_subgroup(subgroup, possible))
+    return tuple(subgroups)
 
 
-def _sensitivity(case: OPEProblem, how: OPESettings, seed: int, differs: bool) -> Sensitivity:
-    """The same estimate by other models of whoever logged, and under unmeasured confounding.
+def _sensitivity(problem: OPEProblem, settings: OPESettings, seed: int, significant: bool) -> Sensitivity:
+    """The recommended estimate with other behaviour models, and bounds under unmeasured confounding.
 
-    Where the recommended estimate does not tell the policy from whoever logged (`differs`), there is nothing to lose.
+    The breakdown strength is only searched for if the difference from the logged return is `significant`.
     """
-    question, others = case.question, list(case.behaviours.items())[1:]
-    found = tuple(
-        Estimate.of(name, case.with_behaviour(behaviour).interval(RECOMMENDED, how, seed)) for name, behaviour in others
+    data = problem.data
+    alternatives = list(problem.behaviours.items())[1:]
+    estimates = tuple(
+        Estimate.of(name, problem.with_behaviour(behaviour).interval(RECOMMENDED, settings, seed))
+        for name, behaviour in alternatives
     )
-    counts = resampled(question.episodes.subjects, how.draws, derive(seed, "confounding"))
-    per, logged = how.confounding.per, logged_return(question, counts)
-    lost = lost_at(question, counts, logged, per, how.confidence) if differs else None
-    return Sensitivity(found, per, bounds(question, counts, how.confounding, how.confidence), lost)
+    counts = resampled(data.episodes.subjects, settings.draws, derive(seed, "confounding"))
+    per = settings.confounding.per
+    strength = None
+    if significant:
+        strength = breakdown_strength(data, counts, logged_return(data, counts), per, settings.confidence)
+    return Sensitivity(estimates, per, bounds(data, counts, settings.confounding, settings.confidence), strength)

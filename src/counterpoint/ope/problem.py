@@ -1,9 +1,7 @@
-"""Logged episodes side by side, and the question that every off-policy estimator is asked about them.
+"""The data of an off-policy evaluation: logged episodes, and the action probabilities of both policies in them.
 
-How likely a policy takes each action in logged states, as far as it could have known the subject there.
-
-A policy that always takes one action gives a record no weight once the record departs from it. It is therefore judged
-softened, which is another policy: with probability `share` it does as whoever logged, or anything at all.
+A deterministic policy gives weight zero to every episode after the first action that it would not take. Instead of it,
+its ε-mixture with the behaviour policy (or with a uniform policy) is evaluated.
 """
 
 from collections.abc import Callable
@@ -27,19 +25,26 @@ from counterpoint.models.base import CHUNK, Model, SubjectFactors
 from counterpoint.policies.base import Policy
 from counterpoint.policies.personal import PersonalPolicy
 
+DRAWS = 32
+"""Sampled subject factors from which the action probabilities of a posterior-sampling policy are counted."""
+SUM_TOLERANCE = 1e-4
+"""Largest distance of a sum of probabilities from 1."""
+
+Probabilities = Float[Tensor, "n a"]
+
 
 @dataclass(frozen=True, eq=False)
 class Episodes:
-    """Whole episodes of real rows, step after step."""
+    """Complete episodes of real rows, in the order of their steps."""
 
     rows: Transitions
     places: Int[Tensor, "e t"]
-    """Row numbers of every episode; −1 behind its end."""
+    """Row numbers by episode and step; −1 after the end of an episode."""
     length: Int[Tensor, " e"]
 
     @classmethod
     def of(cls, rows: Transitions) -> "Episodes":
-        """The episodes of a table; imagined rows and records with a hole are refused."""
+        """Group the rows of a table; refuse imagined rows and episodes with missing steps."""
         require(
             not bool(rows.imagined.any()), "imagined rows are no record of anybody; pass the real rows alone (.real)"
         )
@@ -59,41 +64,41 @@ class Episodes:
 
     @cached_property
     def present(self) -> Bool[Tensor, "e t"]:
-        """Where an episode has a row."""
+        """Mask of the steps that an episode has."""
         return self.places >= 0
 
     @cached_property
     def subject(self) -> Int[Tensor, " e"]:
-        """Whose episode it is: a place among the subjects that the table has rows of."""
+        """Index of each episode's subject among the subjects with rows in the table."""
         return self.rows.subject[self.places[:, 0]].unique(return_inverse=True)[1]
 
     @property
     def subjects(self) -> int:
-        """Subjects that the table has rows of."""
+        """Number of subjects with rows in the table."""
         return int(self.subject.max()) + 1
 
     def table(self, column: Float[Tensor, "n *w"]) -> Float[Tensor, "e t *w"]:
-        """A column of the rows, episode by episode, 0 behind the end."""
-        found = column[self.places.clamp(min=0)]
-        return found * self.present.view(*self.places.shape, *[1] * (column.ndim - 1))
+        """Arrange a column of the rows by episode and step, with 0 after the end."""
+        values = column[self.places.clamp(min=0)]
+        return values * self.present.view(*self.places.shape, *[1] * (column.ndim - 1))
 
     def returns(self, discount: float) -> Float[Tensor, " e"]:
-        """What was really earned."""
+        """Logged discounted returns."""
         reward = self.table(self.rows.reward)
         return (reward * discount ** torch.arange(reward.shape[1])).sum(1)
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
-    """What a policy is worth: logged episodes, and how likely it and whoever logged them take each action."""
+class OPEData:
+    """Input of every estimator: logged episodes with the action probabilities of evaluated and behaviour policy."""
 
     episodes: Episodes
     policy: Float[Tensor, "n a"]
-    """The policy's probability of every action in every row's state."""
+    """π(·|s): the evaluated policy in every row's state."""
     policy_after: Float[Tensor, "n a"]
-    """The same in the next state; 0 where none follows."""
+    """π(·|s′): the same in the next state; 0 where there is none."""
     behaviour: Float[Tensor, "n a"]
-    """The probability that whoever logged takes it."""
+    """μ(·|s): the behaviour policy in every row's state."""
     discount: float = 1.0
 
     @property
@@ -102,66 +107,59 @@ class Question:
 
     @cached_property
     def ratio(self) -> Float[Tensor, "e t"]:
-        """π(a|s)/μ(a|s) of every logged action; 1 behind the end of an episode."""
+        """Importance ratio π(a|s)/μ(a|s) of every logged action; 1 after the end of an episode."""
         taken = self.rows.action_index[:, None]
         ratio = self.policy.gather(1, taken)[:, 0] / self.behaviour.gather(1, taken)[:, 0]
         return torch.where(self.episodes.present, self.episodes.table(ratio), 1.0)
 
     @cached_property
     def weight(self) -> Float[Tensor, "e t"]:
-        """The product of all ratios up to each step."""
+        """Cumulative product of the ratios up to each step."""
         return self.ratio.double().cumprod(1)
 
 
 def resampled(subjects: int, draws: int, seed: int) -> Float[Tensor, "b subjects"]:
-    """How often every subject stands in each of `draws` tables of as many subjects, drawn with replacement."""
+    """Bootstrap counts: how often each subject is drawn in `draws` samples with replacement."""
     drawn = torch.randint(subjects, (draws, subjects), generator=generator(seed, "subjects drawn again"))
     counts = torch.zeros(draws, subjects, dtype=torch.double)
     return counts.scatter_add_(1, drawn, torch.ones_like(counts))
 
 
 def subject_folds(subjects: int, folds: int, seed: int) -> Int[Tensor, " subjects"]:
-    """The fold of every subject: as many in each as in any other, but for one."""
+    """Assign every subject to one of `folds` random folds of (almost) equal size."""
     order = torch.randperm(subjects, generator=generator(seed, "folds of subjects"))
     return torch.empty_like(order).index_copy_(0, order, torch.arange(subjects) % folds)
 
 
-DRAWS = 32
-"""Draws of a subject's factor by which the probabilities of a policy that explores are counted."""
-
-SUM = 1e-4
-"""How far probabilities may sum from 1."""
-
-Probabilities = Float[Tensor, "n a"]
-
-
 @runtime_checkable
-class Stochastic(Protocol):
-    """A policy that says itself how likely it takes each action: a known behaviour, a rule with chance in it."""
+class StochasticPolicy(Protocol):
+    """A policy with known action probabilities, for example a known behaviour policy."""
 
     @property
     def schema(self) -> Schema: ...
 
     def probabilities(self, state: State) -> Probabilities:
-        """The probability of every action of the space in each state."""
+        """Return the probability of every action in each state."""
         ...
 
 
 @dataclass(frozen=True)
 class EpsilonMixture:
-    """How a policy that always takes one action is judged."""
+    """ε-mixture (1 − ε)·π + ε·μ that is evaluated in place of a deterministic policy π."""
 
     share: Share = 0.01
-    """Probability of doing something else; 0 judges the policy as it is."""
+    """ε; 0 evaluates the policy itself."""
     towards: Literal["behaviour", "uniform"] = "behaviour"
-    """What else: as whoever logged, or any action alike."""
+    """μ: the behaviour policy, or a uniform choice of all actions."""
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     def __str__(self) -> str:
-        other = "as whoever logged" if self.towards == "behaviour" else "any action alike"
-        return f"in {self.share:.0%} of the steps {other}" if self.share else "not softened"
+        if not self.share:
+            return "no mixture"
+        other = "the behaviour policy" if self.towards == "behaviour" else "a uniformly random policy"
+        return f"{self.share:.0%} mixture with {other}"
 
     def __call__(self, policy: Probabilities, behaviour: Probabilities) -> Probabilities:
         other = behaviour.to(policy) if self.towards == "behaviour" else torch.full_like(policy, 1 / policy.shape[1])
@@ -170,153 +168,162 @@ class EpsilonMixture:
 
 @dataclass(frozen=True, eq=False)
 class TargetPolicy:
-    """A policy in the rows of a log."""
+    """Action probabilities of the evaluated policy in the rows of a log."""
 
     now: Probabilities
-    """Its probability of every action in each row's state."""
+    """In each row's state."""
     after: Probabilities
-    """The same in the next state; 0 where none follows."""
-    certain: bool
-    """Whether it always takes one action."""
+    """In the next state; 0 where there is none."""
+    deterministic: bool
 
-    def softened(self, how: EpsilonMixture, rows: Transitions, behaviour: Probabilities) -> "TargetPolicy":
-        """The policy that is judged in its place; one with chances of its own is judged as it is.
+    def mixed(self, mixture: EpsilonMixture, rows: Transitions, behaviour: Probabilities) -> "TargetPolicy":
+        """Mix a deterministic policy with the behaviour policy; return a stochastic one unchanged.
 
-        Where a record stops, nobody was seen to act in the next state: there the behaviour is taken to be as before.
+        In a next state that no later row of the episode starts from, the behaviour probabilities of the row are used.
         """
-        if not self.certain or not how.share:
+        if not self.deterministic or not mixture.share:
             return self
-        following, goes_on = following_rows(rows)
-        then = behaviour[torch.where(goes_on, following, torch.arange(len(rows)))]
-        return TargetPolicy(how(self.now, behaviour), how(self.after, then) * rows.has_next[:, None], self.certain)
+        following, same_episode = following_rows(rows)
+        behaviour_after = behaviour[torch.where(same_episode, following, torch.arange(len(rows)))]
+        now = mixture(self.now, behaviour)
+        after = mixture(self.after, behaviour_after) * rows.has_next[:, None]
+        return TargetPolicy(now, after, self.deterministic)
 
 
-def finite_actions(rows: Transitions) -> Discrete:
-    """The actions of the log; weights and critics need a list of them."""
+def discrete_actions(rows: Transitions) -> Discrete:
+    """Return the log's action space; refuse continuous doses, which have no weights or tabulated values."""
     if not isinstance(rows.actions, Discrete):
         raise CounterpointError(
-            "the doses are continuous, and how likely one is taken cannot be counted; read the table with the doses cut"
-            " (--bins 5), or judge the policy inside a model alone (an SCM and a task)"
+            "the doses are continuous, so action probabilities cannot be counted; read the table with the doses cut"
+            " (--bins 5), or evaluate the policy inside a model alone (an SCM and a task)"
         )
     require(bool((rows.action_index >= 0).all()), "the log has actions outside the action space; correct the rows")
     return rows.actions
 
 
 @torch.no_grad()
-def target(policy: "Policy | Stochastic", rows: Transitions, model: Model | None = None, seed: int = 0) -> TargetPolicy:
-    """The policy in every row of whole records; one that knows its subject knows it by the rows before.
+def target(
+    policy: Policy | StochasticPolicy, rows: Transitions, model: Model | None = None, seed: int = 0
+) -> TargetPolicy:
+    """Compute the policy's action probabilities in every row of complete episodes.
 
-    `model` finds the factors for a policy that is to be told them.
+    A personal policy infers the subject's factor from the earlier rows only. `model` infers the factors for another
+    policy that is conditioned on them.
     """
     agree(policy.schema, rows.schema, "policy", "table")
-    actions, there = finite_actions(rows), rows.has_next
-    if isinstance(policy, Stochastic):
-        now, after = (_chances(policy, state, actions) for state in (rows.state, rows.next_state[there]))
-        return TargetPolicy(now, _where(there, after), False)
-    explores = isinstance(policy, PersonalPolicy) and policy.recipe.explores
-    draws, random = DRAWS if explores else 1, generator(seed, "exploring")
-    known = known_in_rows(_finder(policy, model), rows) if _knows_subjects(policy) else None
-    now = _counted(_asking(policy, known and known[0], random), rows.state, draws, actions)
-    then = known and known[1][there]
-    after = _counted(_asking(policy, then, random), rows.next_state[there], draws, actions)
-    return TargetPolicy(now, _where(there, after), not explores)
+    actions = discrete_actions(rows)
+    has_next = rows.has_next
+    if isinstance(policy, StochasticPolicy):
+        now = _checked_probabilities(policy, rows.state, actions)
+        after = _checked_probabilities(policy, rows.next_state[has_next], actions)
+        return TargetPolicy(now, _scatter(has_next, after), False)
+    samples_posterior = isinstance(policy, PersonalPolicy) and policy.recipe.explores
+    draws = DRAWS if samples_posterior else 1
+    random = generator(seed, "exploring")
+    factors = factors_after = None
+    if isinstance(policy, PersonalPolicy) or policy.factor_width > 0:
+        factors, updated = factors_in_rows(_factor_model(policy, model), rows)
+        factors_after = updated[has_next]
+    now = _action_frequencies(_action_function(policy, factors, random), rows.state, draws, actions)
+    act_after = _action_function(policy, factors_after, random)
+    after = _action_frequencies(act_after, rows.next_state[has_next], draws, actions)
+    return TargetPolicy(now, _scatter(has_next, after), not samples_posterior)
 
 
 def following_rows(rows: Transitions) -> tuple[Int[Tensor, " n"], Bool[Tensor, " n"]]:
-    """For every row the next row of its subject (−1 where it has none), and whether that is of the same episode."""
+    """Return the subject's next row for every row (−1 if none), and whether it belongs to the same episode."""
     order = lexsort(rows.subject, rows.episode, rows.step)
     following = torch.full_like(order, -1)
     following[order[:-1]] = torch.where(rows.subject[order[1:]] == rows.subject[order[:-1]], order[1:], -1)
     return following, (following >= 0) & (rows.episode[following] == rows.episode)
 
 
-def _chances(policy: Stochastic, state: Float[Tensor, "n s"], actions: Discrete) -> Probabilities:
-    """What the policy says, if it is probabilities."""
-    said = policy.probabilities(state)
-    right = tuple(said.shape) == (len(state), actions.count) and bool((said >= 0).all())
+def _checked_probabilities(policy: StochasticPolicy, state: Float[Tensor, "n s"], actions: Discrete) -> Probabilities:
+    probabilities = policy.probabilities(state)
+    valid = tuple(probabilities.shape) == (len(state), actions.count) and bool((probabilities >= 0).all())
     require(
-        right and bool(((said.sum(1) - 1).abs() < SUM).all()),
+        valid and bool(((probabilities.sum(1) - 1).abs() < SUM_TOLERANCE).all()),
         f"the policy's probabilities are not {actions.count} numbers from 0 on that sum to 1 for every state; correct"
         " them",
     )
-    return said.float()
+    return probabilities.float()
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
-    """What is known of n subjects."""
+class KnownFactors:
+    """Inferred factors of n subjects."""
 
     factors: SubjectFactors
-    anything: Bool[Tensor, " n"]
-    """Whether any row of the subject told something by then."""
+    informed: Bool[Tensor, " n"]
+    """Whether they are based on at least one informative row of the subject."""
 
-    def __getitem__(self, rows: slice | Tensor) -> "Known":
-        return Known(self.factors[rows], self.anything[rows])
-
-
-def _knows_subjects(policy: Policy) -> bool:
-    return isinstance(policy, PersonalPolicy) or policy.factor_width > 0
+    def __getitem__(self, rows: slice | Tensor) -> "KnownFactors":
+        return KnownFactors(self.factors[rows], self.informed[rows])
 
 
-def _finder(policy: Policy, model: Model | None) -> Model:
-    """Who finds the factors of subjects."""
+def _factor_model(policy: Policy, model: Model | None) -> Model:
+    """Return the model that infers the subject factors for a policy."""
     if isinstance(policy, PersonalPolicy):
         return policy.model
     if model is None or model.theta_width != policy.factor_width:
         raise CounterpointError(
-            "the policy must be told every subject's factor, and no model that finds it is given; pass model=, the SCM"
-            " that it was learned in"
+            "the policy is conditioned on every subject's factor, and no model that infers it is given; pass model=,"
+            " the SCM that it was learned in"
         )
     return model
 
 
-def known_in_rows(finder: Model, rows: Transitions) -> tuple[Known, Known]:
-    """What is known of every row's subject before the row, and with it."""
-    before, whole = finder.factors_before(rows), finder.subject_factors(rows)[rows.subject.cpu()]
+def factors_in_rows(model: Model, rows: Transitions) -> tuple[KnownFactors, KnownFactors]:
+    """Infer the factor of every row's subject from the rows before it, and from these and the row itself."""
+    before = model.factors_before(rows)
+    complete = model.subject_factors(rows)[rows.subject.cpu()]
     following, _ = following_rows(rows)
     last = following < 0
-    mean = torch.where(last[:, None], whole.mean, before.mean[following])
-    covariance = torch.where(last[:, None, None], whole.covariance, before.covariance[following])
-    told = finder.mechanism.telling(rows).cpu()
-    seen = _counted_before(told, rows)
-    return Known(before, seen > 0), Known(SubjectFactors(mean, covariance), seen + told.long() > 0)
+    mean = torch.where(last[:, None], complete.mean, before.mean[following])
+    covariance = torch.where(last[:, None, None], complete.covariance, before.covariance[following])
+    informative = model.mechanism.telling(rows).cpu()
+    count = _count_before(informative, rows)
+    after = SubjectFactors(mean, covariance)
+    return KnownFactors(before, count > 0), KnownFactors(after, count + informative.long() > 0)
 
 
-def _counted_before(flag: Bool[Tensor, " n"], rows: Transitions) -> Int[Tensor, " n"]:
-    """In how many earlier rows of the subject the flag is up."""
+def _count_before(flag: Bool[Tensor, " n"], rows: Transitions) -> Int[Tensor, " n"]:
+    """Count the subject's earlier rows in which the flag is set."""
     order = lexsort(rows.subject, rows.episode, rows.step)
     before = flag[order].long().cumsum(0) - flag[order].long()
-    opens = torch.searchsorted(rows.subject[order], rows.subject[order])
-    return torch.empty_like(before).scatter_(0, order, before - before[opens])
+    first = torch.searchsorted(rows.subject[order], rows.subject[order])
+    return torch.empty_like(before).scatter_(0, order, before - before[first])
 
 
-Ask = Callable[[Float[Tensor, "m s"], slice], Float[Tensor, "m a"]]
-"""What the policy does in some of the states, which stand at these places."""
+ActionFunction = Callable[[Float[Tensor, "m s"], slice], Float[Tensor, "m a"]]
+"""The policy's actions in some states, and the places of these states among all."""
 
 
-def _asking(policy: Policy, known: Known | None, random: torch.Generator) -> Ask:
-    def ask(state: Float[Tensor, "m s"], places: slice) -> Float[Tensor, "m a"]:
-        if known is None:
+def _action_function(policy: Policy, factors: KnownFactors | None, random: torch.Generator) -> ActionFunction:
+    def act(state: Float[Tensor, "m s"], places: slice) -> Float[Tensor, "m a"]:
+        if factors is None:
             return policy(state, random)
-        own = known[places]
+        subject = factors[places]
         if isinstance(policy, PersonalPolicy):
-            return policy.act_knowing(state, own.factors, own.anything, random)
-        return policy.actor()(state[None].to(policy.device), own.factors.mean[None].to(policy.device))[0]
+            return policy.act_knowing(state, subject.factors, subject.informed, random)
+        return policy.actor()(state[None].to(policy.device), subject.factors.mean[None].to(policy.device))[0]
 
-    return ask
+    return act
 
 
-def _counted(ask: Ask, state: Float[Tensor, "m s"], draws: int, actions: Discrete) -> Float[Tensor, "m a"]:
-    """How often each action is taken, of so many times asked."""
+def _action_frequencies(
+    act: ActionFunction, state: Float[Tensor, "m s"], draws: int, actions: Discrete
+) -> Float[Tensor, "m a"]:
+    """Share of the draws in which the policy takes each action."""
     total = torch.zeros(len(state), actions.count)
     for _ in range(draws):
         for first in range(0, len(state), CHUNK):
             places = slice(first, first + CHUNK)
-            chosen = actions.index(ask(state[places], places).to(state))
+            chosen = actions.index(act(state[places], places).to(state))
             total[places].scatter_add_(1, chosen[:, None], torch.full((len(chosen), 1), 1 / draws))
     return total
 
 
-def _where(there: Bool[Tensor, " n"], chances: Float[Tensor, "m a"]) -> Probabilities:
-    """Probabilities of the rows that have a next state, among zeros."""
-    return chances.new_zeros(len(there), chances.shape[1]).masked_scatter_(there[:, None], chances)
+def _scatter(mask: Bool[Tensor, " n"], probabilities: Float[Tensor, "m a"]) -> Probabilities:
+    """Put probabilities into the rows of a mask; the other rows are 0."""
+    return probabilities.new_zeros(len(mask), probabilities.shape[1]).masked_scatter_(mask[:, None], probabilities)

@@ -1,8 +1,6 @@
-"""What was found of a policy in a log: plain numbers and words, whole in one JSON file, and no patient among them.
+"""Results of an off-policy evaluation: aggregate numbers and texts that are saved as one JSON file.
 
-Estimates held to the range of returns that an episode can have: none outside it is right.
-
-What is moved is value and ends; how far it lay outside is kept, for a value outside says that the estimator failed.
+No value of a single subject is stored. All estimates are clipped to the range of returns that an episode can have.
 """
 
 import json
@@ -17,81 +15,83 @@ from counterpoint.core.statistics import Interval
 from counterpoint.core.wording import counted, discounted
 from counterpoint.data.returns import ReturnRange, possible_returns
 from counterpoint.data.transitions import Transitions
-from counterpoint.ope.confounding import Bound
+from counterpoint.ope.confounding import ConfoundingBound
 from counterpoint.ope.problem import Episodes, EpsilonMixture
 from counterpoint.tasks.base import Task
 
-FORMAT = "counterpoint-evaluation/1"
-Judgement = Literal["supported", "with care", "cannot be judged"]
-HELD = "held to the possible range"
+FORMAT = "counterpoint-evaluation/2"
+EvaluationVerdict = Literal["supported", "with care", "cannot be judged"]
+CLIPPED = "clipped to the possible range"
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value and the ends of its confidence interval; none where the log does not say."""
+    """An estimate of a mean return and its confidence interval; a number is None where it cannot be computed."""
 
     name: str
     value: float | None
     low: float | None
     high: float | None
-    unheld: tuple[float | None, float | None, float | None] | None = None
-    """Value and ends before they were held to the range of possible returns; None where all lay inside."""
+    unclipped: tuple[float | None, float | None, float | None] | None = None
+    """Value and interval ends before they were clipped to the possible returns; None if all three were inside."""
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     @classmethod
-    def of(cls, name: str, found: Interval) -> "Estimate":
-        value, low, high = (n if math.isfinite(n) else None for n in (found.estimate, found.low, found.high))
+    def of(cls, name: str, interval: Interval) -> "Estimate":
+        """Convert an interval; infinite and undefined numbers become None."""
+        numbers = (interval.estimate, interval.low, interval.high)
+        value, low, high = (number if math.isfinite(number) else None for number in numbers)
         return cls(name, value, low, high)
 
     def __str__(self) -> str:
-        return f"{_shown(self.value, self.low, self.high)}{f', {HELD}' if self.held else ''}"
+        return f"{_interval_text(self.value, self.low, self.high)}{f', {CLIPPED}' if self.clipped else ''}"
 
     @property
-    def held(self) -> bool:
-        """Whether value or an end lay outside the possible returns and was moved to the nearest one."""
-        return self.unheld is not None
+    def clipped(self) -> bool:
+        """Whether the value or an end of the interval was moved into the range of possible returns."""
+        return self.unclipped is not None
 
     @property
     def outside(self) -> bool:
-        """Whether the value itself did."""
-        return self.unheld is not None and self.unheld[0] != self.value
+        """Whether the value itself was outside the range of possible returns."""
+        return self.unclipped is not None and self.unclipped[0] != self.value
 
     @property
-    def before(self) -> str:
-        """Value and ends before they were held."""
-        return _shown(*(self.unheld or (self.value, self.low, self.high)))
+    def unclipped_text(self) -> str:
+        """Value and interval before clipping."""
+        return _interval_text(*(self.unclipped or (self.value, self.low, self.high)))
 
     @property
-    def known(self) -> bool:
-        """Whether value and both ends are."""
+    def complete(self) -> bool:
+        """Whether the value and both ends of the interval could be computed."""
         return None not in (self.value, self.low, self.high)
 
     @property
     def width(self) -> float:
-        """From end to end; infinite where an end is not known."""
+        """Width of the interval; infinite where an end is missing."""
         return math.inf if self.low is None or self.high is None else self.high - self.low
 
     def excludes(self, value: float) -> bool:
         """Whether a value lies outside the interval."""
         return (self.low is not None and value < self.low) or (self.high is not None and value > self.high)
 
-    def apart(self, other: "Estimate") -> bool:
-        """Whether the two intervals have nothing in common."""
-        return any(
-            a.high is not None and b.low is not None and a.high < b.low for a, b in ((self, other), (other, self))
-        )
+    def disjoint_from(self, other: "Estimate") -> bool:
+        """Whether the two intervals do not overlap."""
+        below = self.high is not None and other.low is not None and self.high < other.low
+        above = other.high is not None and self.low is not None and other.high < self.low
+        return below or above
 
 
-def _shown(value: float | None, low: float | None, high: float | None) -> str:
-    middle, *ends = ("?" if each is None else f"{each:.3g}" for each in (value, low, high))
+def _interval_text(value: float | None, low: float | None, high: float | None) -> str:
+    middle, *ends = ("?" if number is None else f"{number:.3g}" for number in (value, low, high))
     return f"{middle} [{', '.join(ends)}]"
 
 
 @dataclass(frozen=True)
-class Part:
-    """The policy and whoever logged, among some of the subjects."""
+class SubgroupEstimate:
+    """Estimated return of the policy, and logged return, among a subgroup of the subjects."""
 
     name: str
     subjects: int
@@ -104,41 +104,39 @@ class Part:
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """How much of the log speaks of the policy."""
+    """Overlap between the log and the evaluated policy."""
 
     subjects: int
     episodes: int
     rows: int
     effective: float
-    """Subjects whose every decision were the policy's that would be as sure (Kish), by the weights of single decisions,
-    which the recommended estimate goes by."""
+    """Effective number of subjects (Kish) by importance ratios of single decisions, as in the recommended estimate."""
     effective_records: float
-    """The same by the weights of whole records, which weighted importance sampling goes by."""
+    """Effective number of subjects by importance weights of whole episodes, as in weighted importance sampling."""
     largest: Share
-    """Share of all weight of single decisions that the heaviest subject has."""
+    """Share of all single-decision weight on the subject with the largest weight."""
     unsupported: Share
-    """Share of recommended actions that no other subject was given in a similar state."""
-    strayed: Share
-    """Share of the steps at which the policy would have taken such an action by then, beyond those at which whoever
-    logged had."""
+    """Share of the policy's actions that no other subject received in a similar state."""
+    off_support: Share
+    """Share of steps at or after the policy's first unsupported action, relative to that of the logged actions."""
     agreement: Share
-    """Share of logged actions that the policy would have taken too."""
+    """Mean probability under the policy of the logged actions."""
 
     def __post_init__(self) -> None:
         check_settings(self)
 
 
 @dataclass(frozen=True)
-class BehaviourFound:
-    """Whoever logged, as estimated."""
+class BehaviourSummary:
+    """Quality of the estimated behaviour policy."""
 
     recipe: str
     brier: float
-    """Mean squared distance of the probabilities to what was done, 0 to 2."""
+    """Brier score: mean squared error of the probabilities, 0 to 2."""
     error: Share
-    """Expected calibration error: how far foreseen and seen shares are apart on average."""
+    """Expected calibration error: mean distance between predicted and observed action frequencies."""
     calibration: tuple[tuple[float, float], ...]
-    """Pairs of a foreseen probability and how often the action was taken then."""
+    """Points of the calibration curve: predicted probability and observed frequency."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -146,17 +144,17 @@ class BehaviourFound:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """What changes where an assumption does."""
+    """Sensitivity of the evaluation to the behaviour model and to unmeasured confounding."""
 
     behaviour: tuple[Estimate, ...]
-    """The recommended estimate by other estimates of whoever logged."""
+    """The recommended estimate with alternative models of the behaviour policy."""
     per: Literal["record", "step"]
-    """What the strengths of confounding bound: the odds of a record's decisions together, or of every decision."""
-    confounding: tuple[Bound, ...]
-    """Weighted importance sampling under unmeasured confounding of several strengths."""
-    lost_at: float | None
-    """The strength from which on the policy is no longer surely better, or worse, than whoever logged; none where the
-    recommended estimate or the weighted one does not say so to begin with."""
+    """What the confounding strength bounds: the odds of all decisions of an episode together, or of each decision."""
+    confounding: tuple[ConfoundingBound, ...]
+    """Bounds of weighted importance sampling for each strength of unmeasured confounding."""
+    breakdown_strength: float | None
+    """Smallest strength at which the difference from the logged return is no longer significant; None if it is not
+    significant without confounding."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -164,48 +162,51 @@ class Sensitivity:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a log says of a policy. `recommended` names the one of the estimates to go by."""
+    """Off-policy evaluation of one policy: estimates, diagnostics, sensitivity analyses and a verdict."""
 
     policy: str
-    verdict: Judgement
+    verdict: EvaluationVerdict
     reasons: tuple[str, ...]
-    """Why not simply supported."""
+    """Reasons for a verdict other than "supported", the most serious first."""
     recommended: str
+    """Name of the recommended estimate."""
     estimates: tuple[Estimate, ...]
     logged: Estimate
-    """What whoever logged earned."""
+    """Mean logged return: the value of the behaviour policy."""
     difference: Estimate | None
-    """The recommended estimate less that, paired by subject; none where only a model judged."""
+    """Recommended estimate minus the logged return, paired by subject; None for an evaluation by a model alone."""
     diagnostics: Diagnostics | None
-    """None for continuous doses, which have no probabilities."""
-    behaviour: BehaviourFound | None
-    groups: tuple[Part, ...]
-    """By group of subjects, where the policy knows groups."""
+    """None for continuous doses, which have no action probabilities."""
+    behaviour: BehaviourSummary | None
+    groups: tuple[SubgroupEstimate, ...]
+    """Estimates by the policy's groups of subjects; empty for a policy without groups."""
     severity_by: str
-    """What `severity` sorts subjects by."""
-    severity: tuple[Part, ...]
+    """What the severity subgroups are formed by."""
+    severity: tuple[SubgroupEstimate, ...]
     sensitivity: Sensitivity | None
-    softened: EpsilonMixture | None
-    """How a policy that always takes one action was softened; none for one with chances of its own."""
+    mixture: EpsilonMixture | None
+    """Mixture with the behaviour policy that was evaluated in place of a deterministic policy."""
     held_out: bool
-    """Whether the policy had learned from other subjects alone."""
+    """Whether the policy was learned from other subjects."""
     discount: Share
     confidence: Share
     draws: int
-    """Resamples of the subjects."""
+    """Bootstrap resamples of the subjects."""
     seed: int
     notes: tuple[str, ...] = ()
-    """Which estimates are missing or were held to the possible range, and why."""
+    """Estimates that are missing or clipped, and why."""
     possible: ReturnRange | None = None
-    """The returns that an episode can have, to which all estimates are held."""
+    """Range of returns that an episode can have."""
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     def __getitem__(self, name: str) -> Estimate:
-        found = [estimate for estimate in self.estimates if estimate.name == name]
-        require(len(found) > 0, f"there is no estimate '{name}'; there are {', '.join(e.name for e in self.estimates)}")
-        return found[0]
+        for estimate in self.estimates:
+            if estimate.name == name:
+                return estimate
+        names = ", ".join(estimate.name for estimate in self.estimates)
+        raise CounterpointError(f"there is no estimate '{name}'; there are {names}")
 
     @property
     def value(self) -> Estimate:
@@ -213,30 +214,30 @@ class Evaluation:
         return self[self.recommended]
 
     @property
-    def whose(self) -> str:
-        """Which returns these are: of whom, and how later rewards count."""
+    def population(self) -> str:
+        """Subjects and discounting that the returns refer to, for captions."""
         who = "held-out subjects" if self.held_out else "all logged subjects"
         return f"{who}, {discounted(self.discount)}"
 
-    def label(self, each: Estimate) -> str:
-        """What a table says beside an estimate: whether it is recommended, and whether it was held.
+    def label(self, estimate: Estimate) -> str:
+        """Annotation of an estimate in tables: recommended or not, and clipped or not.
 
-        An estimate that is not known, or that the verdict refuses, is recommended to nobody.
+        An estimate that is incomplete, or that the verdict rejects, is not marked as recommended.
         """
-        said = [HELD] if each.held else []
-        if each.name != self.recommended:
-            return ", ".join(said)
-        standing = "recommended" if self.verdict != "cannot be judged" else self.verdict
-        return ", ".join([standing if each.known else "not known", *said])
+        labels = [CLIPPED] if estimate.clipped else []
+        if estimate.name == self.recommended:
+            standing = "recommended" if self.verdict != "cannot be judged" else self.verdict
+            labels = [standing if estimate.complete else "not known", *labels]
+        return ", ".join(labels)
 
     def words(self) -> str:
-        """The verdict and why."""
+        """The verdict and all reasons, one a line."""
         lines = "".join(f"\n- {reason}" for reason in self.reasons)
         return f"Verdict: {self.verdict}{', because:' if lines else '.'}{lines}"
 
     @property
     def brief(self) -> str:
-        """One line: the verdict, its gravest reason, and how many more there are."""
+        """One line: the verdict, its most serious reason, and the number of further reasons."""
         if not self.reasons:
             return f"Verdict: {self.verdict}."
         first, *more = self.reasons
@@ -244,128 +245,142 @@ class Evaluation:
         return f"Verdict: {self.verdict}. {first}{rest}"
 
     def to_json(self) -> dict[str, Any]:
+        """Encode as a JSON object."""
         return {"format": FORMAT, **encode(self)}
 
     @classmethod
-    def from_json(cls, said: dict[str, Any]) -> "Evaluation":
-        """What `to_json` gave; anything else is one line, and nothing in it is run."""
-        return read_back(said, cls, FORMAT, KNOWN)
+    def from_json(cls, content: dict[str, Any]) -> "Evaluation":
+        """Decode the object of `to_json`; refuse anything else in one line, without executing anything."""
+        return decode_result(content, cls, FORMAT, JSON_CLASSES)
 
     def text(self) -> str:
-        """The JSON file."""
+        """The content of the JSON file."""
         return json.dumps(self.to_json(), indent=2, allow_nan=False) + "\n"
 
     def rows(self) -> list[dict[str, Any]]:
-        """All estimates as a table."""
-        parts = [("difference from the log", [self.difference] if self.difference else [])]
-        named = [("estimate", self.estimates), ("log", (self.logged,)), *parts]
-        found = [(kind, each.name, None, each) for kind, some in named for each in some]
-        for kind, some in (("group", self.groups), (f"severity by {self.severity_by}", self.severity)):
-            found += [(kind, f"{p.name}, {e.name}", p.subjects, e) for p in some for e in (p.policy, p.logged)]
+        """All estimates as rows of a table."""
+        rows = [_row("estimate", estimate) for estimate in self.estimates]
+        rows.append(_row("log", self.logged))
+        if self.difference:
+            rows.append(_row("difference from the log", self.difference))
+        for kind, subgroups in (("group", self.groups), (f"severity by {self.severity_by}", self.severity)):
+            for subgroup in subgroups:
+                for estimate in (subgroup.policy, subgroup.logged):
+                    rows.append(_row(kind, estimate, f"{subgroup.name}, {estimate.name}", subgroup.subjects))
         if self.sensitivity:
-            found += [("behaviour model", each.name, None, each) for each in self.sensitivity.behaviour]
-            found += [("unmeasured confounding", f"strength {b.strength:g} per {self.sensitivity.per}", None,
-                       Estimate("", None, b.low, b.high)) for b in self.sensitivity.confounding]  # fmt: skip
-        return [
-            {
-                "kind": kind,
-                "name": name,
-                "value": each.value,
-                "low": each.low,
-                "high": each.high,
-                "subjects": subjects,
-                "held": each.held,
-            }
-            for kind, name, subjects, each in found
-        ]
+            rows += [_row("behaviour model", estimate) for estimate in self.sensitivity.behaviour]
+            for bound in self.sensitivity.confounding:
+                name = f"strength {bound.strength:g} per {self.sensitivity.per}"
+                rows.append(_row("unmeasured confounding", Estimate(name, None, bound.low, bound.high)))
+        return rows
 
 
-KNOWN: dict[str, type] = {
-    each.__name__: each
-    for each in (
+def _row(kind: str, estimate: Estimate, name: str = "", subjects: int | None = None) -> dict[str, Any]:
+    return {
+        "kind": kind,
+        "name": name or estimate.name,
+        "value": estimate.value,
+        "low": estimate.low,
+        "high": estimate.high,
+        "subjects": subjects,
+        "held": estimate.clipped,
+    }
+
+
+JSON_CLASSES: dict[str, type] = {
+    cls.__name__: cls
+    for cls in (
         Evaluation,
         Estimate,
-        Part,
+        SubgroupEstimate,
         Diagnostics,
-        BehaviourFound,
+        BehaviourSummary,
         Sensitivity,
-        Bound,
+        ConfoundingBound,
         EpsilonMixture,
         ReturnRange,
     )
 }
+"""Classes that the JSON file of an evaluation may name."""
+
+Result = TypeVar("Result")
 
 
-Kind = TypeVar("Kind")
-
-
-def read_back(said: dict[str, Any], kind: type[Kind], form: str, known: dict[str, type]) -> Kind:
-    """A finding from its JSON, made of known classes alone, each of which checks its fields."""
-    require(said.get("format") == form, f"this is not a {form}; run the command that writes it again")
+def decode_result(content: dict[str, Any], kind: type[Result], form: str, classes: dict[str, type]) -> Result:
+    """Decode a result from JSON, using the listed classes only; each of them checks its fields."""
+    require(content.get("format") == form, f"this is not a {form}; run the command that writes it again")
     try:
-        found = decode({name: value for name, value in said.items() if name != "format"}, known)
+        result = decode({name: value for name, value in content.items() if name != "format"}, classes)
     except (CounterpointError, AttributeError, RecursionError, ValueError) as error:
         raise CounterpointError(f"the {form} is damaged ({error}); run the command that writes it again") from None
-    if not isinstance(found, kind):
+    if not isinstance(result, kind):
         raise CounterpointError(f"this is not a {form}; run the command that writes it again")
-    return found
+    return result
 
 
-def possible_range(rows: Transitions, log: Transitions, discount: float = 1.0, task: Task | None = None) -> ReturnRange:
-    """The possible returns of the episodes that are judged, `rows`, by the rewards of the whole log.
+def possible_return_range(
+    rows: Transitions, log: Transitions, discount: float = 1.0, task: Task | None = None
+) -> ReturnRange:
+    """Range of returns of the episodes in `rows`, from the rewards in the whole log.
 
-    A range of rewards that the task or the table's schema declares stands for the logged rewards.
+    A reward range that the task or the table's schema declares replaces that of the logged rewards.
     """
     declared = getattr(task, "reward_range", None) or rows.schema.knowledge.reward_range
     return possible_returns(log, discount, declared, Episodes.of(rows).places.shape[1])
 
 
-def hold(found: Estimate, possible: ReturnRange) -> Estimate:
-    """The estimate of a return, value and ends moved to the nearest possible return."""
-    return _moved(
-        found, *(_clipped(each, possible.low, possible.high) for each in (found.value, found.low, found.high))
-    )
+def clip(estimate: Estimate, possible: ReturnRange) -> Estimate:
+    """Clip the value and the interval of an estimated return to the possible returns."""
+    value = _clamp(estimate.value, possible.low, possible.high)
+    low = _clamp(estimate.low, possible.low, possible.high)
+    high = _clamp(estimate.high, possible.low, possible.high)
+    return _with_numbers(estimate, value, low, high)
 
 
-def hold_difference(found: Estimate, one: Estimate, other: Estimate, possible: ReturnRange) -> Estimate:
-    """The difference of two estimates that were held: that of their values, no end further than possible returns are.
+def clip_difference(difference: Estimate, one: Estimate, other: Estimate, possible: ReturnRange) -> Estimate:
+    """Clip the difference of two estimates that have been clipped.
 
-    The first is at most `possible.high`, so no end is above that less the lower end of the other.
+    If one of their values was clipped, the difference is that of the clipped values. The first return is at most
+    `possible.high`, so the upper end is at most that minus the lower end of the other; the lower end likewise.
     """
-    value = found.value
+    value = difference.value
     if one.outside or other.outside:
         value = None if one.value is None or other.value is None else one.value - other.value
-    least = possible.low - (possible.high if other.high is None else other.high)
-    most = possible.high - (possible.low if other.low is None else other.low)
-    low, high = _clipped(found.low, least, most), _clipped(found.high, least, most)
+    smallest = possible.low - (possible.high if other.high is None else other.high)
+    largest = possible.high - (possible.low if other.low is None else other.low)
+    low = _clamp(difference.low, smallest, largest)
+    high = _clamp(difference.high, smallest, largest)
     if value is not None:
-        low, high = (None if low is None else min(low, value)), (None if high is None else max(high, value))
-    return _moved(found, value, low, high)
+        low = None if low is None else min(low, value)
+        high = None if high is None else max(high, value)
+    return _with_numbers(difference, value, low, high)
 
 
-def hold_part(part: Part, possible: ReturnRange) -> Part:
-    """The policy's estimate among some subjects, held."""
-    return replace(part, policy=hold(part.policy, possible))
+def clip_subgroup(subgroup: SubgroupEstimate, possible: ReturnRange) -> SubgroupEstimate:
+    """Clip the policy's estimate in a subgroup."""
+    return replace(subgroup, policy=clip(subgroup.policy, possible))
 
 
-def hold_sensitivity(found: Sensitivity, possible: ReturnRange) -> Sensitivity:
-    """The recommended estimate by other behaviour models, held."""
-    return replace(found, behaviour=tuple(hold(each, possible) for each in found.behaviour))
+def clip_sensitivity(sensitivity: Sensitivity, possible: ReturnRange) -> Sensitivity:
+    """Clip the estimates with alternative behaviour models."""
+    return replace(sensitivity, behaviour=tuple(clip(estimate, possible) for estimate in sensitivity.behaviour))
 
 
-def held_notes(estimates: tuple[Estimate, ...], possible: ReturnRange) -> tuple[str, ...]:
-    """A line for every estimate that was moved."""
+def clipping_notes(estimates: tuple[Estimate, ...], possible: ReturnRange) -> tuple[str, ...]:
+    """A note for every estimate that was clipped."""
     return tuple(
-        f"{each.name} was {each.before}; it is held to the possible range {possible}" for each in estimates if each.held
+        f"{estimate.name} was {estimate.unclipped_text}; it is {CLIPPED} {possible}"
+        for estimate in estimates
+        if estimate.clipped
     )
 
 
-def _clipped(value: float | None, low: float, high: float) -> float | None:
+def _clamp(value: float | None, low: float, high: float) -> float | None:
     return None if value is None else min(max(value, low), high)
 
 
-def _moved(found: Estimate, value: float | None, low: float | None, high: float | None) -> Estimate:
-    before = found.value, found.low, found.high
-    if (value, low, high) == before:
-        return found
-    return replace(found, value=value, low=low, high=high, unheld=before)
+def _with_numbers(estimate: Estimate, value: float | None, low: float | None, high: float | None) -> Estimate:
+    unclipped = estimate.value, estimate.low, estimate.high
+    if (value, low, high) == unclipped:
+        return estimate
+    return replace(estimate, value=value, low=low, high=high, unclipped=unclipped)

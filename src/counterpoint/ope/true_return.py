@@ -1,4 +1,4 @@
-"""True returns of policies in a simulator: the only judge of the paper's CartPole figures."""
+"""True returns of policies, by running them in a simulator."""
 
 from collections.abc import Sequence
 
@@ -25,11 +25,17 @@ def true_return(
     horizon: Count = 0,
     theta: Theta = NO_THETA,
 ) -> Float[Tensor, " n"]:
-    """The return of one policy in every trial, cut at the task's horizon unless another is given."""
+    """Run one policy and return the reward total of every trial.
+
+    Arguments:
+        trials: number of episodes.
+        horizon: steps after which an episode is cut; 0 for the task's own.
+        theta: each subject's factor, for a policy that is conditioned on it.
+    """
     require(
         theta.shape[1] == policy.factor_width or not policy.factor_width,
-        "the policy must be told every subject's factor, and a new subject's is not known; learn one that finds it out"
-        " (ctrl-p), or pass theta",
+        "the policy is conditioned on every subject's factor, and a new subject's is not known; learn one that infers"
+        " it (ctrl-p), or pass theta",
     )
     return true_returns([policy], task, trials, seed, horizon, theta)[0]
 
@@ -43,9 +49,9 @@ def true_returns(
     horizon: int = 0,
     theta: Theta = NO_THETA,
 ) -> Float[Tensor, "k n"]:
-    """Returns of policies of one kind, all meeting the same first states and the same noise.
+    """Run policies of one class from the same first states with the same noise, and return their reward totals.
 
-    Where subjects differ, trial i is one of subject i; `theta` is what a policy knows of each trial's subject.
+    In a task with differing subjects, trial i is of subject i, and `theta` is the factor that the policies are given.
     """
     for policy in policies:
         check_task(task, policy.schema, "policy")
@@ -64,14 +70,14 @@ def returns(
     device: torch.device = torch.device("cpu"),
     theta: Theta = NO_THETA,
 ) -> Float[Tensor, "k n"]:
-    """Undiscounted returns; chance is drawn on the CPU, so every device sees the same."""
+    """Undiscounted returns of stacked policies; noise is drawn on the CPU, so that every device uses the same."""
     require(trials > 0, f"{trials} trials say nothing; ask for 1 or more")
     task = task.of_subjects(torch.arange(trials, device=device))
-    observation = [generator(seed, "evaluation blur") for _ in range(policies)]
+    observation_noise = [generator(seed, "evaluation blur") for _ in range(policies)]
 
     def act(state: Float[Tensor, "k n s"], factor: Float[Tensor, "k n t"]) -> Float[Tensor, "k n a"]:
-        seen = [task.observe(own, random) for own, random in zip(state, observation, strict=True)]
-        return actor(torch.stack(seen), factor)
+        observed = [task.observe(states, random) for states, random in zip(state, observation_noise, strict=True)]
+        return actor(torch.stack(observed), factor)
 
     start = task.initial(trials, generator(seed, "evaluation start")).to(device).expand(policies, -1, -1)
     simulator = TaskSimulator(task)

@@ -1,7 +1,7 @@
-"""What all the numbers together mean to the reader: supported, with care, or cannot be judged from this log.
+"""Verdict of an evaluation: supported, with care, or cannot be judged from this log.
 
-"supported" says that the recommended interval can be gone by, not that the policy is better: that is what the interval
-of the difference says. "cannot be judged" says that any number from this log would be a guess.
+"supported" means that the recommended interval can be relied on, not that the policy is better: the interval of the
+difference shows that. "cannot be judged" means that the log does not contain the data for a reliable estimate.
 """
 
 from dataclasses import dataclass
@@ -9,37 +9,30 @@ from dataclasses import dataclass
 from counterpoint.core.settings import Amount, Share, check_settings
 from counterpoint.core.wording import amount, counted
 from counterpoint.data.returns import ReturnRange
-from counterpoint.ope.result import Diagnostics, Estimate, Judgement
+from counterpoint.ope.result import Diagnostics, Estimate, EvaluationVerdict
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Where trust ends."""
+class VerdictLimits:
+    """Thresholds of the verdict. A value beyond `x` gives "cannot be judged", one beyond `x_care` "with care"."""
 
     effective: Amount = 50.0
-    """Subjects' worth of decisions below which nothing is judged: an interval over fewer does not hold what it
-    promises."""
+    """Least effective number of subjects by single decisions; intervals of fewer have too low coverage."""
     effective_care: Amount = 100.0
-    """The same, below which care is needed."""
     unsupported: Share = 0.25
-    """Share of recommended actions never given in similar states above which nothing is judged: there the log is
-    silent."""
+    """Largest share of the policy's actions that were never observed in similar states."""
     unsupported_care: Share = 0.05
-    """The same, above which care is needed."""
-    strayed: Share = 0.5
-    """Share of the steps behind such an action above which nothing is judged: most of what the policy leads to is then
-    not in the log."""
-    strayed_care: Share = 0.2
-    """The same, above which care is needed."""
+    off_support: Share = 0.5
+    """Largest share of steps at or after such an action."""
+    off_support_care: Share = 0.2
     records_care: Amount = 10.0
-    """Whole records that go the policy's way below which care is needed: what it does to later states is then read off
-    the critic alone."""
+    """Least effective number of subjects by whole episodes; below it, effects on later states rest on the critic."""
     largest_care: Share = 0.1
-    """Share of all weight on one subject above which care is needed: leaving it out would change the estimate."""
+    """Largest share of the weight on one subject."""
     calibration_care: Share = 0.05
-    """Mean distance of foreseen to seen probabilities of whoever logged above which care is needed."""
+    """Largest calibration error of the behaviour model."""
     strength_care: Amount = 1.25
-    """Strength of unmeasured confounding that a conclusion must withstand, or care is needed."""
+    """Strength of unmeasured confounding that a significant difference must withstand."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -47,145 +40,158 @@ class Limits:
 
 @dataclass(frozen=True)
 class VerdictEvidence:
-    """What a verdict is made of."""
+    """Numbers that the verdict depends on."""
 
     value: Estimate
     """The recommended estimate."""
     fitted: Estimate
-    """The fitted values alone, which the recommended estimate corrects (FQE)."""
+    """The estimate by the critic alone (FQE), which the recommended estimate corrects."""
     others: tuple[Estimate, ...]
-    """The recommended estimate by other models of whoever logged."""
+    """The recommended estimate with alternative behaviour models."""
     diagnostics: Diagnostics
     calibration_error: float
-    lost_at: float | None
+    breakdown_strength: float | None
     held_out: bool
     distrusted: tuple[str, ...]
-    """Estimates inside a model that its checks distrust."""
+    """Model-based estimates whose model failed its checks."""
     possible: ReturnRange | None = None
-    """The returns that an episode can have."""
+    """Range of returns that an episode can have."""
     impossible: tuple[str, ...] = ()
-    """Estimates inside a model whose values lay outside."""
+    """Model-based estimates whose values were outside that range."""
 
 
-def verdict(found: VerdictEvidence, limits: Limits = Limits()) -> tuple[Judgement, tuple[str, ...]]:
-    """The verdict and its reasons, the gravest first."""
-    grave, slight = _grave(found, limits), _slight(found, limits)
-    judgement: Judgement = "cannot be judged" if grave else "with care" if slight else "supported"
-    return judgement, (*grave, *slight)
+def verdict(
+    evidence: VerdictEvidence, limits: VerdictLimits = VerdictLimits()
+) -> tuple[EvaluationVerdict, tuple[str, ...]]:
+    """Return the verdict and its reasons, the most serious first."""
+    serious = _reasons_against_judging(evidence, limits)
+    minor = [*_little_overlap(evidence, limits), *_disagreement(evidence), *_assumptions(evidence, limits)]
+    label: EvaluationVerdict = "cannot be judged" if serious else "with care" if minor else "supported"
+    return label, (*serious, *minor)
 
 
-def _grave(found: VerdictEvidence, limits: Limits) -> list[str]:
-    told, reasons = found.diagnostics, []
-    if found.value.outside:
+def _reasons_against_judging(evidence: VerdictEvidence, limits: VerdictLimits) -> list[str]:
+    diagnostics, reasons = evidence.diagnostics, []
+    if evidence.value.outside:
         reasons.append(
-            f"{found.value.name} was {found.value.before}, outside the possible returns{_range(found.possible)}: the"
-            " values behind it are wrong."
+            f"{evidence.value.name} was {evidence.value.unclipped_text}, outside the possible returns"
+            f"{_range_text(evidence.possible)}: the values behind it are wrong."
         )
-    if found.value.width == float("inf"):
-        reasons.append("Too few decisions are the policy's: drawn again, some logs would say nothing of it at all.")
-    if told.subjects < limits.effective:
+    if evidence.value.width == float("inf"):
+        reasons.append("Too few logged decisions agree with the policy: some resampled logs contain none.")
+    if diagnostics.subjects < limits.effective:
         reasons.append(
-            f"The policy is evaluated on {counted(told.subjects, 'subject')}, and an interval needs at least"
+            f"The policy is evaluated on {counted(diagnostics.subjects, 'subject')}, and an interval needs at least"
             f" {limits.effective:g}."
         )
-    elif told.effective < limits.effective:
-        reasons.append(f"{_worth(told)}, fewer than the {limits.effective:g} that an interval needs.")
-    if told.unsupported > limits.unsupported:
+    elif diagnostics.effective < limits.effective:
+        reasons.append(f"{_effective_text(diagnostics)}, fewer than the {limits.effective:g} that an interval needs.")
+    if diagnostics.unsupported > limits.unsupported:
+        reasons.append(f"{_unsupported_text(diagnostics)}, so the log does not show what follows them.")
+    if diagnostics.off_support > limits.off_support:
+        reasons.append(f"{_off_support_text(diagnostics)}, so the log does not show most of what it leads to.")
+    if evidence.value.disjoint_from(evidence.fitted):
         reasons.append(
-            f"{told.unsupported:.0%} of the recommended actions were never given to anybody in a similar state, so what"
-            " would follow them is not in the log."
-        )
-    if told.strayed > limits.strayed:
-        reasons.append(f"{_behind(told.strayed)}, so most of what it leads to is not in the log.")
-    if found.value.apart(found.fitted):
-        reasons.append(
-            f"{found.fitted.name} says otherwise: its interval lies apart from {found.value.name}'s. One of them is"
-            " wrong, or both, and the log does not say which."
+            f"The intervals of {evidence.fitted.name} and {evidence.value.name} do not overlap. At least one of them is"
+            " wrong, and the log does not show which."
         )
     return reasons
 
 
-def _slight(found: VerdictEvidence, limits: Limits) -> list[str]:
-    return [*_thin(found, limits), *_disagreeing(found), *_assuming(found, limits)]
-
-
-def _thin(found: VerdictEvidence, limits: Limits) -> list[str]:
-    """Little of the log speaks of the policy."""
-    told, reasons = found.diagnostics, []
-    if limits.effective <= told.effective < limits.effective_care:
-        reasons.append(f"{_worth(told)}.")
-    if told.effective_records < limits.records_care:
+def _little_overlap(evidence: VerdictEvidence, limits: VerdictLimits) -> list[str]:
+    """Reasons for care: few logged decisions agree with the policy."""
+    diagnostics, reasons = evidence.diagnostics, []
+    if limits.effective <= diagnostics.effective < limits.effective_care:
+        reasons.append(f"{_effective_text(diagnostics)}.")
+    if diagnostics.effective_records < limits.records_care:
         reasons.append(
-            "Few whole records go the policy's way: they weigh as much as those of"
-            f" {amount(told.effective_records)} of the {counted(told.subjects, 'subject')}."
-            " What it does to later states rests on fitted values alone."
+            "Few whole records agree with the policy: their weights amount to"
+            f" {amount(diagnostics.effective_records)} of the {counted(diagnostics.subjects, 'subject')}."
+            " The policy's effect on later states is estimated by the critic alone."
         )
-    if limits.unsupported_care < told.unsupported <= limits.unsupported:
+    if limits.unsupported_care < diagnostics.unsupported <= limits.unsupported:
+        reasons.append(f"{_unsupported_text(diagnostics)}.")
+    if limits.off_support_care < diagnostics.off_support <= limits.off_support:
+        reasons.append(f"{_off_support_text(diagnostics)}.")
+    if diagnostics.largest > limits.largest_care:
         reasons.append(
-            f"{told.unsupported:.0%} of the recommended actions were never given to anybody in a similar state."
+            f"One subject has {diagnostics.largest:.0%} of all weight; the estimate would change without it."
         )
-    if limits.strayed_care < told.strayed <= limits.strayed:
-        reasons.append(f"{_behind(told.strayed)}.")
-    if told.largest > limits.largest_care:
-        reasons.append(f"One subject has {told.largest:.0%} of all weight; without it the estimate would be another.")
     return reasons
 
 
-def _worth(told: Diagnostics) -> str:
-    """How many subjects the decisions on which log and policy agree amount to."""
+def _effective_text(diagnostics: Diagnostics) -> str:
     return (
-        "The logged decisions that the policy would take too weigh as much as those of"
-        f" {amount(told.effective)} of the {counted(told.subjects, 'subject')}"
+        "The logged decisions that agree with the policy have the weight of"
+        f" {amount(diagnostics.effective)} of the {counted(diagnostics.subjects, 'subject')}"
     )
 
 
-def _behind(share: float) -> str:
+def _unsupported_text(diagnostics: Diagnostics) -> str:
     return (
-        f"Step by step along the records, the policy would at {share:.0%} of the steps have done something by then that"
-        " nobody was given in a similar state"
+        f"{diagnostics.unsupported:.0%} of the recommended actions were never given to another subject in a similar"
+        " state"
     )
 
 
-def _disagreeing(found: VerdictEvidence) -> list[str]:
-    """Estimates whose intervals do not even touch."""
-    apart = [each.name for each in found.others if found.value.apart(each)]
-    return [f"{', '.join(apart)} say otherwise: their intervals lie apart from {found.value.name}'s."] if apart else []
+def _off_support_text(diagnostics: Diagnostics) -> str:
+    return (
+        f"At {diagnostics.off_support:.0%} of the steps the policy would already have taken an action that no other"
+        " subject was given in a similar state"
+    )
 
 
-def _assuming(found: VerdictEvidence, limits: Limits) -> list[str]:
-    """What the estimate takes for granted."""
-    reasons = []
-    if found.calibration_error > limits.calibration_care:
-        reasons.append(
-            f"The probabilities of whoever logged are {found.calibration_error:.0%} off on average; weights are one"
-            " over them."
-        )
-    if found.lost_at is not None and found.lost_at < limits.strength_care:
-        reasons.append(
-            "That the policy differs from whoever logged would be lost to unmeasured findings that change the odds of"
-            f" treatment by a factor of {found.lost_at:.2f}."
-        )
-    if not found.held_out:
-        reasons.append(
-            "The policy may have learned from the very subjects it is judged on, which flatters it; hold some out"
-            " (--held-out)."
-        )
-    return [*reasons, *not_to_go_by(found.distrusted), *impossible(found.impossible, found.possible)]
-
-
-def _range(possible: ReturnRange | None) -> str:
-    return f" ({possible})" if possible else ""
-
-
-def impossible(names: tuple[str, ...], possible: ReturnRange | None) -> list[str]:
-    """A word on estimates inside a model that no episode can have, where there are some."""
+def _disagreement(evidence: VerdictEvidence) -> list[str]:
+    """Reason for care: alternative behaviour models give other results."""
+    names = [estimate.name for estimate in evidence.others if evidence.value.disjoint_from(estimate)]
     if not names:
         return []
-    said = f"What the model itself says of the policy lay outside the possible returns{_range(possible)}"
-    return [f"{said}: {', '.join(names)}. The model is wrong where the policy leads."]
+    return [
+        f"With {', '.join(names)} as behaviour model the interval does not overlap with that of {evidence.value.name}."
+    ]
 
 
-def not_to_go_by(names: tuple[str, ...]) -> list[str]:
-    """A word on estimates inside a model that its checks distrust, where there are some."""
-    said = "What the model itself says of the policy is not to be gone by: its checks distrust it"
-    return [f"{said} ({', '.join(names)})."] if names else []
+def _assumptions(evidence: VerdictEvidence, limits: VerdictLimits) -> list[str]:
+    """Reasons for care: assumptions of the estimate that are doubtful."""
+    reasons = []
+    if evidence.calibration_error > limits.calibration_care:
+        reasons.append(
+            f"The estimated probabilities of the behaviour policy are {evidence.calibration_error:.0%} off on average;"
+            " importance weights divide by them."
+        )
+    if evidence.breakdown_strength is not None and evidence.breakdown_strength < limits.strength_care:
+        reasons.append(
+            "The difference from the behaviour policy would no longer be significant if unmeasured confounders changed"
+            f" the odds of treatment by a factor of {evidence.breakdown_strength:.2f}."
+        )
+    if not evidence.held_out:
+        reasons.append(
+            "The policy may have learned from the subjects that it is evaluated on, which biases the estimate upwards;"
+            " hold some out (--held-out)."
+        )
+    return [
+        *reasons,
+        *distrusted_reasons(evidence.distrusted),
+        *outside_range_reasons(evidence.impossible, evidence.possible),
+    ]
+
+
+def outside_range_reasons(names: tuple[str, ...], possible: ReturnRange | None) -> list[str]:
+    """Reason for care: model-based estimates outside the possible returns."""
+    if not names:
+        return []
+    return [
+        f"Estimates by the model were outside the possible returns{_range_text(possible)}: {', '.join(names)}. The"
+        " model is wrong in the states that the policy reaches."
+    ]
+
+
+def distrusted_reasons(names: tuple[str, ...]) -> list[str]:
+    """Reason for care: model-based estimates whose model failed its checks."""
+    if not names:
+        return []
+    return [f"Estimates by the model cannot be relied on, because the model failed its checks: {', '.join(names)}."]
+
+
+def _range_text(possible: ReturnRange | None) -> str:
+    return f" ({possible})" if possible else ""

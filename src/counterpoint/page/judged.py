@@ -2,7 +2,12 @@
 
 from dataclasses import dataclass, replace
 
-from counterpoint.ope.result import HELD, Estimate, Evaluation, Part
+from counterpoint.ope.result import (
+    CLIPPED,
+    Estimate,
+    Evaluation,
+    SubgroupEstimate,
+)
 from counterpoint.page.cells import SMALLEST, PageTable, between, counted, number, share
 
 
@@ -38,7 +43,7 @@ def interval(estimate: Estimate | None) -> str:
     """A value with its interval in words."""
     if estimate is None or estimate.value is None:
         return "not known"
-    held = f", {HELD}" if estimate.held else ""
+    held = f", {CLIPPED}" if estimate.clipped else ""
     if estimate.low is None or estimate.high is None:
         return f"{number(estimate.value)} (interval not known){held}"
     return f"{between(estimate.value, estimate.low, estimate.high)}{held}"
@@ -68,7 +73,7 @@ def _estimates(found: Evaluation) -> PageTable:
 
 def _standing(found: Evaluation, each: Estimate) -> str:
     """What is said beside the name of the recommended estimate; that it was held stands beside its value."""
-    return f", {found.label(replace(each, unheld=None))}" if each.name == found.recommended else ""
+    return f", {found.label(replace(each, unclipped=None))}" if each.name == found.recommended else ""
 
 
 def _facts(found: Evaluation) -> tuple[tuple[str, str], ...]:
@@ -81,7 +86,7 @@ def _facts(found: Evaluation) -> tuple[tuple[str, str], ...]:
             ("The same by whole records", number(told.effective_records)),
             ("Largest share of the weight on one subject", share(told.largest)),
             ("Recommended actions never given in similar states", share(told.unsupported)),
-            ("Steps at which it would have given such an action by then", share(told.strayed)),
+            ("Steps at which it would have given such an action by then", share(told.off_support)),
             ("Decisions in which policy and log agree", share(told.agreement)),
         ]
     if who:
@@ -92,7 +97,7 @@ def _facts(found: Evaluation) -> tuple[tuple[str, str], ...]:
     return tuple(facts)
 
 
-def _parts(caption: str, parts: tuple[Part, ...]) -> PageTable:
+def _parts(caption: str, parts: tuple[SubgroupEstimate, ...]) -> PageTable:
     lines = tuple(
         (part.name, counted(part.subjects), interval(part.policy), interval(part.logged))
         for part in parts
@@ -108,7 +113,7 @@ def _sensitivity(found: Evaluation) -> tuple[PageTable, ...]:
     behaviour = tuple((each.name, interval(each)) for each in told.behaviour)
     bounds = tuple((number(each.strength), number(each.low), number(each.high)) for each in told.confounding)
     caption = f"If something unmeasured changed the odds of treatment, per {told.per}: what WIS could be"
-    note = f"A strength of 2 means odds up to twice as high, or half. {_lost(found, told.lost_at)}"
+    note = f"A strength of 2 means odds up to twice as high, or half. {_lost(found, told.breakdown_strength)}"
     tables = (
         PageTable("If whoever logged is estimated otherwise", ("Behaviour model", "Value (interval)"), behaviour),
         PageTable(caption, ("Strength", "Lowest", "Highest"), bounds, note=note),
@@ -130,5 +135,5 @@ def _lost(found: Evaluation, strength: float | None) -> str:
 def _note(found: Evaluation) -> str:
     learned = "never learned from" if found.held_out else "may have learned from"
     how = f"with a discount of {found.discount:g} and {found.draws:,} resamples of the subjects."
-    soft = f" It always takes one action and was softened to be judged: {found.softened}." if found.softened else ""
+    soft = f" It always takes one action and was softened to be judged: {found.mixture}." if found.mixture else ""
     return " ".join([f"Judged on subjects that the policy {learned}, {how}{soft}", *found.notes])

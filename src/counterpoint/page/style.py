@@ -80,20 +80,6 @@ def reference_line(axes: "Axes", value: float, label: str, vertical: bool = Fals
     )
 
 
-def shared_panels(figure: "Figure", lines: int, columns: int, used: int) -> list["Axes"]:
-    """The first `used` of a grid of panels on shared axes, labelled at its left edge and under each column."""
-    grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
-    panels = list(grid.flat)
-    for panel in panels[used:]:
-        panel.set_axis_off()
-    for line in grid:
-        line[0].set_ylabel("return")
-    for panel in panels[max(0, used - columns) : used]:
-        panel.set_xlabel("logged trials")
-        panel.tick_params(labelbottom=True)
-    return panels[:used]
-
-
 def legend_once(figure: "Figure", panels: Sequence["Axes"]) -> None:
     """One legend under the figure, with each label of its panels once."""
     named: dict[str, Any] = {}
