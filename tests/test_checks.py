@@ -446,8 +446,8 @@ class TestReport:
     def test_figure_says_the_verdict_of_the_report(self, tmp_path: Path) -> None:
         sound, broken = (examine(each(TASK), TASK, count=200) for each in (Truth, Shifted))
         assert checks.report(broken).trust == "no"
-        for sample, name in ((sound, "sound.png"), (broken, "broken.png")):
-            check_figure(checks.report(sample), figure_data(sample), tmp_path / name)
+        for checked, name in ((sound, "sound.png"), (broken, "broken.png")):
+            check_figure(checks.report(checked), figure_data(checked), tmp_path / name)
         first, second = ((tmp_path / name).read_bytes() for name in ("sound.png", "broken.png"))
         assert first.startswith(b"\x89PNG")
         assert first != second
