@@ -1,5 +1,5 @@
 """`python -m reproduction`: the experiments of the paper and the benchmarks against known truth."""
 
-from reproduction.commands.main import main
+from reproduction.command import main
 
 main()

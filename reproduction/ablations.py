@@ -4,7 +4,7 @@ Every arm sees the same data seeds, and every arm that fits the same SCM on them
 differs from the reference in the noise of the imagined rows alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import get_args
 
@@ -21,37 +21,60 @@ from counterpoint.simulation.models import NoisePool
 from counterpoint.simulation.objectives import LowerBound, WorstShare
 from counterpoint.simulation.selection import RolloutSelection
 from counterpoint.tasks.cartpole import CartPole, NoiseReading
+from reproduction.experiment import choose
 from reproduction.grid import Arm, Grid
-from reproduction.sd import chosen
+from reproduction.logs import Protocol
+from reproduction.sd import QUICK_EPISODES
 
 REFERENCE = "reference"
 LENGTHS = (750, 1500, 3000, 6000)
 READINGS: tuple[NoiseReading, ...] = get_args(NoiseReading)
 
 
-def ablations(seeds: int = 20, methods: Sequence[str] = (), pack_size: int = 0) -> Grid:
-    """Every ablation at 50 and 250 trials."""
+def ablations(seeds: int = 20, methods: Sequence[str] = (), stack_size: int | None = None) -> Grid:
+    """Every ablation of CTRL_g at 50 and 250 trials."""
     arms = ablation_arms(CTRLg(learner=LEARNER), LENGTHS)
-    return Grid("ablations", chosen(arms, methods), (50, 250), tuple(range(seeds)), pack_size=pack_size)
+    return _grid("ablations", arms, (50, 250), seeds, methods, stack_size)
 
 
-def quick_ablations(seeds: int = 3, methods: Sequence[str] = (), pack_size: int = 0) -> Grid:
-    """Small networks, a third of the demo's updates, a few seeds, 50 trials."""
+def quick_ablations(seeds: int = 2, methods: Sequence[str] = (), stack_size: int | None = None) -> Grid:
+    """The same with small networks, a third of the demo's updates, a few seeds, 50 trials."""
     learner = _of_length(QUICK_LEARNER, 1000)
     arms = ablation_arms(CTRLg(learner=learner, selection=RolloutSelection(starts=8)), (500, 1000))
-    return Grid("ablations-quick", chosen(arms, methods), (50,), tuple(range(seeds)), pack_size=pack_size)
+    return _grid("ablations-quick", arms, (50,), seeds, methods, stack_size, QUICK_EPISODES)
 
 
-def search_ablations(seeds: int = 20, methods: Sequence[str] = (), pack_size: int = 0) -> Grid:
-    """Every ablation of the search, from few rows to a thousand."""
+def search_ablations(seeds: int = 20, methods: Sequence[str] = (), stack_size: int | None = None) -> Grid:
+    """Every ablation of the search, at 5, 10 and 50 trials."""
     arms = {name: Arm(search, CartPole()) for name, search in search_variants(Search()).items()}
-    return Grid("search-ablations", chosen(arms, methods), (5, 10, 50), tuple(range(seeds)), pack_size=pack_size)
+    return _grid("search-ablations", arms, (5, 10, 50), seeds, methods, stack_size)
 
 
-def quick_search_ablations(seeds: int = 3, methods: Sequence[str] = (), pack_size: int = 0) -> Grid:
-    """Few candidates, a few seeds, 10 trials."""
+def quick_search_ablations(seeds: int = 2, methods: Sequence[str] = (), stack_size: int | None = None) -> Grid:
+    """The same with few candidates, a few seeds, 10 trials."""
     arms = {name: Arm(search, CartPole()) for name, search in search_variants(QUICK_SEARCH).items()}
-    return Grid("search-ablations-quick", chosen(arms, methods), (10,), tuple(range(seeds)), pack_size=pack_size)
+    return _grid("search-ablations-quick", arms, (10,), seeds, methods, stack_size, QUICK_EPISODES)
+
+
+def _grid(
+    name: str,
+    arms: dict[str, Arm],
+    trials: tuple[int, ...],
+    seeds: int,
+    methods: Sequence[str],
+    stack_size: int | None,
+    evaluation_trials: int = Protocol().evaluation_trials,
+) -> Grid:
+    chosen = choose(arms, methods)
+    return Grid(
+        name,
+        chosen,
+        trials,
+        tuple(range(seeds)),
+        protocol=Protocol(evaluation_trials=evaluation_trials),
+        stack_size=stack_size,
+        comparisons=tuple(ablation_comparisons(chosen)),
+    )
 
 
 def search_variants(reference: Search) -> dict[str, Search]:
@@ -75,11 +98,11 @@ def search_variants(reference: Search) -> dict[str, Search]:
     }
 
 
-def ablation_comparisons(grid: Grid) -> list[tuple[str, str]]:
+def ablation_comparisons(arms: Collection[str]) -> list[tuple[str, str]]:
     """Every change against the reference; under another noise reading, which is another task, CTRL_g against D3QN."""
-    changes = [(name, REFERENCE) for name in grid.arms if name != REFERENCE and not name.startswith("noise reading")]
+    changes = [(name, REFERENCE) for name in arms if name != REFERENCE and not name.startswith("noise reading")]
     readings = [tuple(f"noise reading: {reading}, {arm}" for arm in ("CTRL_g", "D3QN")) for reading in READINGS]
-    return [(left, right) for left, right in changes + readings if {left, right} <= set(grid.arms)]
+    return [(left, right) for left, right in changes + readings if {left, right} <= set(arms)]
 
 
 def ablation_arms(reference: CTRLg, lengths: Sequence[int]) -> dict[str, Arm]:

@@ -95,7 +95,7 @@ class Cell:
     labels: Mapping[str, Any] = field(default_factory=dict)
     """Columns added to every row. They are not part of the key, so two labels of one recipe share a stored cell."""
     cost: float = 0.0
-    """Relative duration. Cells of a higher cost start first."""
+    """Relative duration. Of one experiment's cells, those of a higher cost start first."""
 
     @cached_property
     def key(self) -> str:
@@ -109,6 +109,12 @@ class Experiment(ABC):
     """What its files are called."""
     columns: tuple[str, ...]
     """Columns of `<name>.csv`. `commit` and `device` are known to the frame: what the cell was run with."""
+
+    @property
+    def command(self) -> str:
+        """The command that runs it with its usual settings."""
+        quick = " --quick" * self.name.endswith("-quick")
+        return f"python -m reproduction {self.name.removesuffix('-quick')}{quick}"
 
     @abstractmethod
     def cells(self) -> list[Cell]:
@@ -180,7 +186,7 @@ def run(
     """Run the cells of all experiments that are not stored; yield each experiment when its files are written.
 
     Args:
-        experiments: Experiments with different names. Their cells share the executor.
+        experiments: Experiments with different names. Their cells share the executor and start in this order.
         out: Folder for the files of all of them.
         executor: Where cells run.
         device: Where cells train: cpu, cuda or auto.
@@ -196,7 +202,8 @@ def run(
         for cell in experiment.cells()
     }
     queue = [each for each in work.values() if read_record(each.folder, each.cell) is None]
-    queue.sort(key=lambda each: -each.cell.cost)
+    place = {experiment.name: number for number, experiment in enumerate(experiments)}
+    queue.sort(key=lambda each: (place[each.experiment.name], -each.cell.cost))
     left = Counter(each.experiment.name for each in queue)
     failures: dict[str, Rows] = {experiment.name: [] for experiment in experiments}
     done = len(work) - len(queue)

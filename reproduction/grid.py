@@ -1,48 +1,30 @@
-"""A grid of cells, method × number of trials × seed: what there is to run, under which key, on which logs.
+"""A grid of one simulator: every method at every number of logged trials with every seed (Figure 2a and ablations).
 
-A cell is known by a hash of everything that defines it, the code included, so that a changed recipe is another cell.
-Cells of one method are learned together, in packs that the grid's definition fixes: neither the executor nor what is
-already done changes a pack, so every executor and every restart gives the same rows.
+A row is (method, behaviour, trials, seed, return_selected, return_last, return_in_model). Returns are true means over
+the evaluation episodes, of the checkpoint that training selected and of the last one.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from counterpoint.core.artifacts import recipe_hash
+from counterpoint.core.artifacts import encode
 from counterpoint.core.seeding import derive
-from counterpoint.data.transitions import Transitions
-from counterpoint.policies.base import ModelBased, PolicyLearner
-from counterpoint.simulation.trials import BehaviourPolicy, random_policy, simulate
+from counterpoint.core.settings import Positive
+from counterpoint.data.jobs import Job
+from counterpoint.ope.true_return import true_returns
+from counterpoint.policies.base import Policy, PolicyLearner
+from counterpoint.simulation.trials import trial_subset
 from counterpoint.tasks.base import KnownSCM
-from reproduction.behaviour import RANDOM_ACTION_SHARE, trained_behaviours, training_recipe
+from reproduction.cells import code_version  # noqa: F401  # until all experiments are on the frame
+from reproduction.experiment import Cell, Context, Experiment, Rows
+from reproduction.logs import Behaviour, LogSource, Protocol, logs, shared_logs
+from reproduction.shared_models import learn
+from reproduction.summary import levels, write_summary
 
-Behaviour = Literal["random", "non-random"]
-BEHAVIOUR_BLOCK = 10
-"""Seeds whose non-random behaviours are trained in one stack, always a whole block, so that a seed's log does not
-depend on which other seeds a grid has."""
-
-
-NO_NUMBERS = ("page", "cli", "registry", "pages", "commands")
-"""Folders and files of the package that only show results or start work."""
-SCHEDULING = ("cells", "executors", "gpu_sharing", "jobserver", "ray_data", "summary", "workers")
-"""Modules of `experiments` that only run cells or summarise finished ones; the others compute a cell's metrics."""
-
-
-@cache
-def code_version() -> str:
-    """A hash of the code that makes a cell's numbers, its metrics included: all but what runs, shows and starts."""
-    root, total = Path(__file__).parents[1], hashlib.sha256()
-    for package in (root / "src" / "counterpoint", root / "reproduction"):
-        for path in sorted(package.rglob("*.py")):
-            folder = path.relative_to(package).parts[0].removesuffix(".py")
-            if folder not in NO_NUMBERS and not (package.name == "reproduction" and folder in SCHEDULING):
-                total.update(path.read_bytes())
-    return total.hexdigest()[:16]
+COLUMNS = ("method", "behaviour", "trials", "seed", "return_selected", "return_last", "return_in_model")
 
 
 @dataclass(frozen=True)
@@ -51,76 +33,31 @@ class Arm:
 
     learner: PolicyLearner
     task: KnownSCM
-    most_trials: int = 0
-    """Logged trials that it can learn from at most; 0 for any number."""
+    most_trials: Positive | None = None
+    """Logged trials that it can learn from at most; None for any number."""
     one_size: bool = False
-    """Whether only logs of one length share a stack, where a long one would make every short one as dear as itself: its
-    kernel matrix to fit, or the plans of its long episodes."""
+    """Whether only logs of one length share a stack. Otherwise a long log makes every short one as slow as itself where
+    the method inverts a kernel matrix, or where good policies live long and every step is planned."""
 
 
 @dataclass(frozen=True)
-class Protocol:
-    """How data are logged and policies tried, for every cell alike."""
+class StackRecipe:
+    """Cells of the grid that are learned in one stack."""
 
-    logged_trials: int = 250
-    """Trials of the largest log; smaller logs are its first trials."""
-    steps: int = 20
-    """Steps a trial."""
-    evaluation_trials: int = 50
-    """Episodes each policy is tried in, the same for all policies; 10 in the paper."""
-    evaluation_seed: int = 0
-    """Seed of those episodes."""
-    random_action_share: float = RANDOM_ACTION_SHARE
-    """Share of random actions in a non-random log."""
-
-
-def behaviour_recipe(behaviour: Behaviour, protocol: Protocol) -> list[Any]:
-    """What the actions of a log depend on beside the seed; for random ones nothing."""
-    return [behaviour] if behaviour == "random" else [behaviour, protocol.random_action_share, training_recipe()]
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One policy to learn. Data and training depend on the seed alone, so methods are compared in pairs."""
-
-    method: str
-    """A label: two names for one recipe are one cell."""
-    behaviour: Behaviour
-    trials: int
-    seed: int
     arm: Arm
+    behaviour: Behaviour
     protocol: Protocol
+    cells: tuple[tuple[int, int], ...]
+    """(trials, seed) of each."""
 
-    @cached_property
-    def key(self) -> str:
-        logged = behaviour_recipe(self.behaviour, self.protocol)
-        protocol = replace(self.protocol, random_action_share=0.0)
-        return recipe_hash(code_version(), self.arm, logged, self.trials, self.seed, protocol)
+    @property
+    def source(self) -> LogSource:
+        return LogSource(self.arm.task, self.behaviour, self.protocol)
 
 
 @dataclass(frozen=True)
-class Pack:
-    """Cells of one method that are learned in one stack."""
-
-    cells: tuple[Cell, ...]
-
-    @property
-    def key(self) -> str:
-        return recipe_hash([cell.key for cell in self.cells])
-
-    @property
-    def models_key(self) -> str:
-        """What its models are known by: recipe, code and logs, not what is learned by them; empty without models."""
-        learner = self.cells[0].arm.learner
-        if not isinstance(learner, ModelBased):
-            return ""
-        logged = [(cell.arm.task, cell.behaviour, cell.trials, cell.seed, cell.protocol) for cell in self.cells]
-        return recipe_hash(code_version(), learner.model, logged)
-
-
-@dataclass(frozen=True)
-class Grid:
-    """Every method at every number of trials with every seed."""
+class Grid(Experiment):
+    """Every method at every number of trials with every seed, and the comparisons between methods."""
 
     name: str
     arms: Mapping[str, Arm]
@@ -128,55 +65,66 @@ class Grid:
     seeds: tuple[int, ...] = tuple(range(20))
     behaviour: Behaviour = "random"
     protocol: Protocol = Protocol()
-    pack_size: int = 0
-    """Cells of a method that are learned together; 0 for all of them, which suits a GPU."""
+    stack_size: Positive | None = None
+    """How many (trials, seed) of a method are learned together; None for all of them, which suits a GPU."""
+    comparisons: tuple[tuple[str, str], ...] = ()
+    """Pairs (method, baseline) on the page."""
+    with_paper: bool = False
+    """Whether the page shows the paper's figure beside the returns."""
+
+    columns = COLUMNS
 
     def cells(self) -> list[Cell]:
-        return [cell for name in self.arms for cell in self._cells_of(name)]
+        cells = []
+        for place, (method, arm) in enumerate(self.arms.items()):
+            sizes = [trials for trials in self.trials if arm.most_trials is None or trials <= arm.most_trials]
+            pairs = list(product(sizes, self.seeds))
+            size = self.stack_size or (len(self.seeds) if arm.one_size else len(pairs))
+            labels = {"method": method, "behaviour": self.behaviour}
+            for first in range(0, len(pairs), size):
+                recipe = StackRecipe(arm, self.behaviour, self.protocol, tuple(pairs[first : first + size]))
+                # The last arms take longest. Started first, they do not keep one worker busy while others are idle.
+                cells.append(Cell(learn_and_evaluate, recipe, method, labels, cost=place))
+        return cells
 
-    def packs(self) -> list[Pack]:
-        """The grid in packs; arms of one recipe share theirs."""
-        unique: dict[str, Pack] = {}
-        for name in self.arms:
-            size = self.pack_size or (len(self.seeds) if self.arms[name].one_size else 0)
-            for cells in _chunks(self._cells_of(name), size):
-                unique.setdefault(Pack(cells).key, Pack(cells))
-        return list(unique.values())
+    def settings(self) -> dict[str, Any]:
+        names = ("name", "behaviour", "trials", "seeds", "stack_size", "protocol")
+        settings = {name: encode(getattr(self, name)) for name in names}
+        return {**settings, "arms": {name: encode(arm) for name, arm in self.arms.items()}}
 
-    def _cells_of(self, name: str) -> list[Cell]:
-        arm = self.arms[name]
-        return [
-            Cell(name, self.behaviour, trials, seed, arm, self.protocol)
-            for trials, seed in product(self.trials, self.seeds)
-            if not arm.most_trials or trials <= arm.most_trials
-        ]
+    def page(self, rows: Rows, out: Path) -> None:
+        paper = self.behaviour if self.with_paper else None
+        ceiling = next(iter(self.arms.values())).task.ceiling
+        write_summary(self.name, rows, self.comparisons, out, paper, ceiling)
 
-
-def logs(
-    task: KnownSCM, behaviour: Behaviour, seeds: Sequence[int], protocol: Protocol = Protocol()
-) -> dict[int, Transitions]:
-    """The whole log of every seed, without the noise that made it."""
-    own = behaviours(task, behaviour, seeds, protocol.random_action_share)
-    tables = {
-        seed: simulate(task, own[seed], protocol.logged_trials, protocol.steps, derive(seed, "data")) for seed in seeds
-    }
-    return {seed: replace(table, noise=table.noise[:, :0]) for seed, table in tables.items()}
+    def summary(self, rows: Rows) -> tuple[str, Rows]:
+        columns = ("method", "trials", "seeds", "estimate", "low", "high")
+        table = [{column: row[column] for column in columns} for row in levels(rows)]
+        return "interquartile mean return with 95% interval", table
 
 
-def behaviours(
-    task: KnownSCM, behaviour: Behaviour, seeds: Sequence[int], random_action_share: float
-) -> dict[int, BehaviourPolicy]:
-    """Who logs, for each seed."""
-    if behaviour == "random":
-        return dict.fromkeys(seeds, random_policy(task))
-    trained: dict[int, BehaviourPolicy] = {}
-    for first in sorted({seed // BEHAVIOUR_BLOCK * BEHAVIOUR_BLOCK for seed in seeds}):
-        block = range(first, first + BEHAVIOUR_BLOCK)
-        own = [derive(seed, "behaviour") for seed in block]
-        trained |= dict(zip(block, trained_behaviours(task, own, random_action_share), strict=True))
-    return trained
+def learn_and_evaluate(recipe: StackRecipe, context: Context) -> Rows:
+    """A row for every (trials, seed): the policies are learned in one stack, then each is evaluated."""
+    arm = recipe.arm
+    seeds = list(dict.fromkeys(seed for _, seed in recipe.cells))
+    tables = shared_logs(logs, recipe.source, seeds, context.shared)
+    jobs = [Job(trial_subset(tables[seed], trials), derive(seed, "training")) for trials, seed in recipe.cells]
+    learned = learn(arm.learner, jobs, arm.task, context, [recipe.source, recipe.cells], "policy")
+    context.report("evaluation", 0, 2)
+    selected = _mean_returns([policies.selected for policies in learned], recipe)
+    context.report("evaluation", 1, 2)
+    same = all(policies.selected is policies.last for policies in learned)
+    last = selected if same else _mean_returns([policies.last for policies in learned], recipe)
+    rows = []
+    for place, (trials, seed) in enumerate(recipe.cells):
+        in_model = getattr(learned[place].selected, "return_in_model", None)
+        returns = {"return_selected": selected[place], "return_last": last[place], "return_in_model": in_model}
+        rows.append({"trials": trials, "seed": seed, **returns})
+    return rows
 
 
-def _chunks(cells: Sequence[Cell], size: int) -> list[tuple[Cell, ...]]:
-    size = size or len(cells)
-    return [tuple(cells[first : first + size]) for first in range(0, len(cells), size)]
+def _mean_returns(policies: Sequence[Policy], recipe: StackRecipe) -> list[float]:
+    protocol = recipe.protocol
+    task = recipe.arm.task.at_evaluation()
+    returns = true_returns(policies, task, protocol.evaluation_trials, protocol.evaluation_seed)
+    return [sum(episodes) / len(episodes) for episodes in returns.tolist()]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from counterpoint.core.settings import Count, check_settings
+from counterpoint.core.settings import Positive, check_settings
 from counterpoint.learners.ctrl_g import LEARNER, CTRLg
 from counterpoint.learners.ctrl_p import CTRLp
 from counterpoint.learners.methods import CTRL_G, QUICK_SEARCH, SEARCH, beyond_arms, paper_arms, quick_arms
@@ -16,8 +16,8 @@ from counterpoint.policies.base import PolicyLearner
 from counterpoint.tasks.cartpole import PLANETS
 
 PLANNED_EPISODES = 10
-"""Episodes that a planner is tried in on each planet at most, fifty in all: it thinks at every step of every one."""
-Split = Literal["nobody", "planets", "chance"]
+"""Episodes of a planner's evaluation on each planet, fifty in all: it plans at every step of every episode."""
+Split = Literal["none", "planets", "chance"]
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class HDArm:
     """What a method's name stands for."""
 
     learner: PolicyLearner
-    split: Split = "nobody"
-    """Who is told apart before anything is learned: nobody, subjects of different planets (an upper bound), or as many
-    groups drawn by chance (a control); a policy is then learned for each."""
-    most_episodes: Count = 0
-    """Episodes that each of its policies is tried in at most on a planet; 0 for as many as all others."""
+    split: Split = "none"
+    """How subjects are divided before learning, with one policy for each part: not at all, by planet (an upper bound),
+    or into as many groups at random (a control)."""
+    most_episodes: Positive | None = None
+    """Episodes of each policy's evaluation on a planet at most; None for as many as every other method."""
 
     def __post_init__(self) -> None:
         check_settings(self)

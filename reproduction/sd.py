@@ -3,11 +3,11 @@
 The paper logs 50 to 250 trials of 20 steps; 5, 10 and 20 show how few rows a policy can be learned from.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from counterpoint.core.errors import CounterpointError
 from counterpoint.learners.methods import (
     CTRL_G,
+    CTRL_G_BICOGAN,
     PETS_ARM,
     PILCO,
     PILCO_ROWS,
@@ -21,27 +21,83 @@ from counterpoint.learners.methods import (
 from counterpoint.learners.search import Search
 from counterpoint.policies.base import PolicyLearner
 from counterpoint.tasks.cartpole import CartPole
-from reproduction.grid import Arm, Behaviour, Grid, Protocol
+from reproduction.experiment import choose
+from reproduction.grid import Arm, Grid
+from reproduction.logs import RANDOM_ACTION_SHARE, Behaviour, Protocol
 
 SEARCH_MIRROR = f"{SEARCH}, mirror declared"
 PAPER_TRIALS = (50, 100, 150, 200, 250)
 TRIALS = (5, 10, 20, *PAPER_TRIALS)
-QUICK_TRIALS, QUICK_SEEDS = (50, 250), 3
+QUICK_TRIALS, QUICK_EPISODES = (50,), 10
+WITHOUT_FAILURES = ("D3QN", "Base-S", CTRL_G_BICOGAN, CTRL_G, "BCQ", SEARCH)
+"""Methods for logs of few random actions, most of which hold no failure."""
 
 
-def sd(behaviour: Behaviour = "random", seeds: int = 20, methods: Sequence[str] = (), pack_size: int = 0) -> Grid:
-    """The whole experiment; `methods` picks some of its arms."""
+def sd(
+    behaviour: Behaviour = "random",
+    seeds: int = 20,
+    methods: Sequence[str] = (),
+    stack_size: int | None = None,
+    random_action_share: float = RANDOM_ACTION_SHARE,
+) -> Grid:
+    """The whole experiment.
+
+    Args:
+        behaviour: Policy that logs.
+        seeds: Data sets and training seeds.
+        methods: Some of the arms; all where none is named.
+        stack_size: Policies of a method learned in one stack; None for all.
+        random_action_share: Share of random actions in non-random logs.
+    """
     learners = {**paper_arms(), **adversarial_arms(), **beyond_arms()}
     arms = {name: _arm(name, learner) for name, learner in learners.items()}
     arms[SEARCH_MIRROR] = Arm(Search(), CartPole(mirror_declared=True))
-    asked, trials = _asked(arms, behaviour), TRIALS if behaviour == "random" else PAPER_TRIALS
-    return Grid(_name(behaviour), chosen(asked, methods), trials, tuple(range(seeds)), behaviour, pack_size=pack_size)
+    trials = TRIALS if behaviour == "random" else PAPER_TRIALS
+    protocol = Protocol(random_action_share=random_action_share)
+    return _grid("", arms, trials, seeds, behaviour, protocol, methods, stack_size)
 
 
-def _asked(arms: dict[str, Arm], behaviour: Behaviour) -> dict[str, Arm]:
-    """All arms from random logs; from others the paper's, and two that use the model for more than one step."""
+def quick_sd(
+    behaviour: Behaviour = "random",
+    seeds: int = 2,
+    methods: Sequence[str] = (),
+    stack_size: int | None = None,
+    random_action_share: float = RANDOM_ACTION_SHARE,
+) -> Grid:
+    """One size, a few seeds and small networks: minutes on two cores."""
+    arms = {name: Arm(learner, CartPole()) for name, learner in quick_arms().items()}
+    protocol = Protocol(random_action_share=random_action_share, evaluation_trials=QUICK_EPISODES)
+    return _grid("-quick", arms, QUICK_TRIALS, seeds, behaviour, protocol, methods, stack_size)
+
+
+def _grid(
+    suffix: str,
+    arms: dict[str, Arm],
+    trials: tuple[int, ...],
+    seeds: int,
+    behaviour: Behaviour,
+    protocol: Protocol,
+    methods: Sequence[str],
+    stack_size: int | None,
+) -> Grid:
+    """From random logs all arms, from others the paper's and two that use the model for more than one step."""
+    name = "sd" if behaviour == "random" else "sd-nonrandom"
+    if protocol.random_action_share != RANDOM_ACTION_SHARE:
+        name += f"-{100 * protocol.random_action_share:g}"
     few = (*paper_arms(), ROLLOUTS, SEARCH)
-    return {name: arm for name, arm in arms.items() if behaviour == "random" or name in few}
+    suited = {name: arm for name, arm in arms.items() if behaviour == "random" or name in few}
+    chosen = choose(suited, methods)
+    return Grid(
+        name + suffix,
+        chosen,
+        trials,
+        tuple(range(seeds)),
+        behaviour,
+        protocol,
+        stack_size,
+        tuple(sd_comparisons(chosen)),
+        with_paper=True,
+    )
 
 
 def _arm(name: str, learner: PolicyLearner) -> Arm:
@@ -52,28 +108,11 @@ def _arm(name: str, learner: PolicyLearner) -> Arm:
     return Arm(learner, CartPole())
 
 
-def quick_sd(
-    behaviour: Behaviour = "random", seeds: int = QUICK_SEEDS, methods: Sequence[str] = (), pack_size: int = 0
-) -> Grid:
-    """Two sizes, a few seeds and small networks."""
-    arms = {name: Arm(learner, CartPole()) for name, learner in quick_arms().items()}
-    name, numbers = f"{_name(behaviour)}-quick", tuple(range(seeds))
-    return Grid(name, chosen(_asked(arms, behaviour), methods), QUICK_TRIALS, numbers, behaviour, pack_size=pack_size)
-
-
-def chosen(arms: dict[str, Arm], methods: Sequence[str]) -> dict[str, Arm]:
-    """The arms named, or all of them where none is."""
-    unknown = [name for name in methods if name not in arms]
-    if unknown:
-        raise CounterpointError(f"there is no method '{unknown[0]}'; choose from {', '.join(arms)}")
-    return {name: arm for name, arm in arms.items() if not methods or name in methods}
-
-
-def sd_comparisons(grid: Grid) -> list[tuple[str, str]]:
+def sd_comparisons(arms: Iterable[str]) -> list[tuple[str, str]]:
     """CTRL_g with the default SCM, and the search inside it, against every other arm."""
-    ours = [name for name in (SEARCH, CTRL_G) if name in grid.arms]
-    return [(own, name) for own in ours for name in grid.arms if name not in ours[: ours.index(own) + 1]]
-
-
-def _name(behaviour: Behaviour) -> str:
-    return "sd" if behaviour == "random" else "sd-nonrandom"
+    names = list(arms)
+    ours = [name for name in (SEARCH, CTRL_G) if name in names]
+    comparisons = []
+    for place, method in enumerate(ours):
+        comparisons += [(method, name) for name in names if name not in ours[: place + 1]]
+    return comparisons

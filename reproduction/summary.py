@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from counterpoint.core.artifacts import write_text
-from counterpoint.core.errors import CounterpointError
 from counterpoint.core.results import Row, markdown_table
 from counterpoint.core.statistics import (
     Interval,
@@ -23,6 +22,7 @@ from counterpoint.core.statistics import (
     probability_of_improvement,
 )
 from counterpoint.learners.methods import PAPER_NAMES
+from reproduction.logs import Behaviour
 from reproduction.pages.headline import Headline
 from reproduction.pages.paper import paper_returns_by_size
 from reproduction.pages.returns import paired_differences, returns_by_size
@@ -73,13 +73,19 @@ def write_summary(
     rows: Sequence[Row],
     comparisons: Comparisons,
     out: Path,
-    failures: Sequence[Row] = (),
-    paper: str = "",
+    paper: Behaviour | None = None,
     ceiling: float | None = None,
 ) -> Path:
-    """`<name>.md` and its figures; with `paper`, a behaviour, the paper's own figure is drawn beside ours."""
-    if not rows:
-        raise CounterpointError(f"'{name}' has no finished cell to summarise; see {name}.failures.csv")
+    """Write `<name>.md` and its figures; return its path.
+
+    Args:
+        name: What the files are called.
+        rows: Rows of a grid.
+        comparisons: Pairs (method, baseline) whose differences are shown.
+        out: Folder.
+        paper: Behaviour of the paper's figure that is drawn beside the returns; None for no such figure.
+        ceiling: Largest possible return.
+    """
     compared = differences(rows, comparisons)
     figures = []
     if paper:
@@ -89,16 +95,16 @@ def write_summary(
     if compared:
         figures.append(f"{name}-differences.png")
         paired_differences(compared, out / figures[-1])
-    told = _headline(rows, comparisons, paper) if paper else []
-    sections = _sections(rows, compared, failures)
-    text = "\n\n".join([f"# {name}", *told[:1], *sections, *told[1:], *(f"![{f}]({f})" for f in figures)])
+    headline = _headline(rows, comparisons, paper) if paper else []
+    images = [f"![{figure}]({figure})" for figure in figures]
+    text = "\n\n".join([f"# {name}", *headline[:1], *_sections(rows, compared), *headline[1:], *images])
     write_text(out / f"{name}.md", f"{text}\n")
     return out / f"{name}.md"
 
 
-def _headline(rows: Sequence[Row], comparisons: Comparisons, behaviour: str) -> list[str]:
+def _headline(rows: Sequence[Row], comparisons: Comparisons, behaviour: Behaviour) -> list[str]:
     """In words, and its comparisons: our methods against the paper's baselines, all of its arms but CTRL_g."""
-    baselines = {point["method"] for point in paper_returns_by_size(behaviour)} - set(PAPER_NAMES.values())  # pyright: ignore[reportArgumentType]
+    baselines = {point["method"] for point in paper_returns_by_size(behaviour)} - set(PAPER_NAMES.values())
     ours = list(dict.fromkeys(method for method, _ in comparisons))
     others = list(dict.fromkeys(baseline for _, baseline in comparisons if baseline in baselines))
     scores = {(m, str(n)): _scores(rows, m, n, SELECTED) for m in (*ours, *others) for n in _sizes(rows)}
@@ -109,7 +115,7 @@ def _headline(rows: Sequence[Row], comparisons: Comparisons, behaviour: str) -> 
     return [found.text("at {} trials"), heading, found.table()]
 
 
-def _sections(rows: Sequence[Row], compared: Sequence[Row], failures: Sequence[Row]) -> list[str]:
+def _sections(rows: Sequence[Row], compared: Sequence[Row]) -> list[str]:
     """The Markdown tables, each under its heading."""
     sections = [
         "## Interquartile mean return, selected checkpoint [95% interval over seeds]",
@@ -124,21 +130,7 @@ def _sections(rows: Sequence[Row], compared: Sequence[Row], failures: Sequence[R
     chosen = selection(rows)
     if chosen:
         sections += ["## Selected minus last checkpoint", markdown_table(_wide(chosen))]
-    if failures:
-        sections += ["## Cells that failed", markdown_table(_by_reason(failures))]
     return sections
-
-
-def _by_reason(failures: Sequence[Row]) -> list[Row]:
-    """Cells of one method that failed for one reason in one line; `….failures.csv` has them all."""
-    found: dict[tuple[str, str], list[Row]] = {}
-    for row in failures:
-        found.setdefault((row["method"], row["reason"]), []).append(row)
-    sizes = {key: ", ".join(str(size) for size in sorted({row["trials"] for row in own})) for key, own in found.items()}
-    return [
-        {"method": method, "cells": len(own), "trials": sizes[method, reason], "reason": reason}
-        for (method, reason), own in found.items()
-    ]
 
 
 def _scores(rows: Sequence[Row], method: str, trials: int, column: str) -> dict[int, float]:
@@ -189,9 +181,9 @@ def _printed(compared: Sequence[Row]) -> list[dict[str, Any]]:
     ]
 
 
-def _paper_rows(rows: Sequence[Row], behaviour: str) -> list[dict[str, Any]]:
+def _paper_rows(rows: Sequence[Row], behaviour: Behaviour) -> list[dict[str, Any]]:
     """The paper's points under our names: both of our CTRL_g stand beside the paper's one."""
-    points, sizes = paper_returns_by_size(behaviour), _sizes(rows)  # pyright: ignore[reportArgumentType]
+    points, sizes = paper_returns_by_size(behaviour), _sizes(rows)
     return [
         {**point, "method": method}
         for method in dict.fromkeys(row["method"] for row in rows)

@@ -10,8 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from counterpoint.cli.console import CONSOLE, say
-from reproduction.executors import Auto, InProcess, Joblib, Ray
-from reproduction.workers import Report
+from reproduction.executors import Auto, InProcess, Joblib, Ray, Report
 
 Executors = (
     Annotated[Auto, tyro.conf.subcommand("auto", description="a process for every core, or all here with a GPU")]

@@ -1,4 +1,4 @@
-"""`counterpoint synthetic-cohort`: synthetic septic patients in a table like that of `counterpoint mimic`."""
+"""`python -m reproduction synthetic-cohort`: synthetic septic patients in a table like that of `counterpoint mimic`."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What `counterpoint reproduce sepsis` needs beside the experiment: the demo's cohort, and the report of a run."""
+"""What `python -m reproduction sepsis` needs beside the experiment: the demo's cohort, and the report of a run."""
 
 import os
 from pathlib import Path
