@@ -39,8 +39,8 @@ def report_of(experiment: Sepsis, out: Path) -> Path:
     run.keep_model(load(parts / "scm", StructuralCausalModel))
     examine(run)
     policy = load(parts / "policy", Policy)
-    run.keep("policy", policy.judged(run.checked).save, ["data", "split", "task", "scm"])
+    run.keep("policy", policy.judged(run.check_verdict).save, ["data", "split", "task", "scm"])
     judged = Evaluation.from_json(read_json(parts / "evaluation.json", "run the experiment again"))
-    run.keep("judgement", lambda path: write_text(path, judged.text()), ["data", "split", "policy"])
+    run.keep("evaluation", lambda path: write_text(path, judged.text()), ["data", "split", "policy"])
     Report(run.folder).execute()
     return run.folder / PAGE

@@ -54,9 +54,9 @@ def test_widening_adds_the_squares_of_both_errors() -> None:
 def test_an_interval_that_holds_a_critic_fixed_has_the_critics_spread(case: OPEProblem) -> None:
     for name, estimator in case.estimators.items():
         fixed = interval_of(estimator, case.data, *bootstrap_of(HOW, 0))
-        expected = by_hand(fixed, case.fqe()) if name in case.corrected else ends(fixed)
+        expected = by_hand(fixed, case.fqe()) if name in case.critic_estimators else ends(fixed)
         assert ends(case.interval(name, HOW, 0)) == pytest.approx(expected), name
-    assert set(case.estimators) - set(case.corrected) == {"WIS", "per-decision WIS"}
+    assert set(case.estimators) - set(case.critic_estimators) == {"WIS", "per-decision WIS"}
 
 
 def test_of_some_subjects_it_is_their_critics_spread(case: OPEProblem) -> None:
@@ -81,7 +81,7 @@ def test_differences_have_the_spread_of_differences(case: OPEProblem) -> None:
 
 def test_critics_that_are_one_or_all_alike_widen_nothing(case: OPEProblem) -> None:
     for first in (case.first_values[:2], case.first_values[:1].expand(16, -1)):
-        same = replace(case, first=first, counts=torch.ones(len(first), 500))
+        same = replace(case, first_values=first, counts=torch.ones(len(first), 500))
         fixed = interval_of(case.estimators[RECOMMENDED], case.data, *bootstrap_of(HOW, 0))
         assert ends(same.interval(RECOMMENDED, HOW, 0)) == pytest.approx(ends(fixed))
 

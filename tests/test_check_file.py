@@ -27,10 +27,10 @@ def run_with(folder: Path, check: Any) -> Run:
 
 def test_what_a_check_found_is_read_back(tmp_path: Path) -> None:
     run = run_with(tmp_path, REPORT.to_json())
-    assert run.findings == REPORT
-    assert run.checked == Verdict("no", ("The noises mix.",))
+    assert run.check_report == REPORT
+    assert run.check_verdict == Verdict("no", ("The noises mix.",))
     broken = replace(REPORT, findings=(replace(FAILED, value=float("nan")),))
-    assert run_with(tmp_path, broken.to_json()).checked.trust == "no"
+    assert run_with(tmp_path, broken.to_json()).check_verdict.trust == "no"
 
 
 def without(key: str) -> Callable[[dict[str, Any]], None]:
@@ -54,5 +54,5 @@ def test_an_edited_check_is_one_line(edit: Callable[[dict[str, Any]], None], tmp
     said = REPORT.to_json()
     edit(said)
     run = run_with(tmp_path, said)
-    for read in (lambda: run.checked, lambda: run.findings):
+    for read in (lambda: run.check_verdict, lambda: run.check_report):
         assert refused(read).endswith("run check-scm again")

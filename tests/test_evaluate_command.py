@@ -72,7 +72,7 @@ def run(folder: Path) -> Path:
 
 def test_a_users_table_is_judged_on_subjects_kept_aside(run: Path, capsys) -> None:
     command("evaluate", "--run", run, *QUICK)
-    said, found = capsys.readouterr().out, Run(run).judgement
+    said, found = capsys.readouterr().out, Run(run).evaluation
     assert found.held_out
     assert found.diagnostics is not None
     assert found.diagnostics.subjects == 120
@@ -82,7 +82,7 @@ def test_a_users_table_is_judged_on_subjects_kept_aside(run: Path, capsys) -> No
     assert {each.name for each in found.estimates} >= {"one-step DR", "WIS", "FQE", "SCM rollouts", "CF-PE"}
     for words in (found.label(found.value), "paired by subject", f"Verdict: {found.verdict}", "Brier score",
                   "120 subjects that it had not learned from", "return of the policy of d3qn, held-out subjects,",
-                  "softened: in 1% of the steps as whoever logged", "strength 3 a record"):  # fmt: skip
+                  "evaluated: 1% mixture with the behaviour policy", "strength 3 a record"):  # fmt: skip
         assert words in said
     assert (run / "evaluation.png").stat().st_size > 20_000
     rows = read_csv(run / "estimates.csv")
@@ -97,7 +97,7 @@ def test_no_patient_is_in_any_file_or_word(run: Path, capsys) -> None:
     values = {f"{value:.4f}" for value in table()["x"].abs() if value > 0.01}
     numbers = {part for part in written.replace(",", " ").split() if part in values}
     assert not numbers
-    assert {part.name for part in Run(run).judgement.severity} == {"yes", "no"}
+    assert {part.name for part in Run(run).evaluation.severity} == {"yes", "no"}
     command("evaluate", "--run", run, *QUICK)
 
 
@@ -112,10 +112,10 @@ def test_the_same_seed_writes_the_same_files(run: Path) -> None:
 
 def test_flags_say_how_a_policy_is_judged(run: Path) -> None:
     whole = Run(run)
-    usual = whole.judgement
+    usual = whole.evaluation
     command("evaluate", "--run", run, *QUICK, "--soften", 0.3, "--soften-towards", "uniform", "--discount", 0.9,
             "--behaviour", "trees", "--confounding", "step")  # fmt: skip
-    found = whole.judgement
+    found = whole.evaluation
     assert found.mixture is not None
     assert (found.mixture.share, found.mixture.towards, found.discount) == (0.3, "uniform", 0.9)
     assert found.behaviour is not None
@@ -125,21 +125,21 @@ def test_flags_say_how_a_policy_is_judged(run: Path) -> None:
     assert {each.name for each in found.sensitivity.behaviour} == {"Logistic", "NearestNeighbours"}
     assert found.value != usual.value
     command("evaluate", "--run", run, *QUICK)
-    assert whole.judgement == usual
+    assert whole.evaluation == usual
 
 
 def test_a_policy_that_was_learned_again_makes_the_judgement_stale(folder: Path, capsys) -> None:
     run = fitted(folder, "stale")
     command("train", "--run", run, "--method", "d3qn", "--hidden", 8, "--steps", 20)
     command("evaluate", "--run", run, *QUICK)
-    assert Run(run).has("judgement")
+    assert Run(run).has("evaluation")
     command("train", "--run", run, "--method", "d3qn", "--hidden", 8, "--steps", 20, "--seed", 1)
-    assert not Run(run).has("judgement")
+    assert not Run(run).has("evaluation")
     with pytest.raises(cp.CounterpointError, match="made from another policy than this run has now; run evaluate"):
-        _ = Run(run).judgement
+        _ = Run(run).evaluation
     (run / "evaluation.json").write_text("{}")
     with pytest.raises(cp.CounterpointError, match="was changed after"):
-        _ = Run(run).judgement
+        _ = Run(run).evaluation
 
 
 def test_a_simulated_log_can_be_judged_as_if_there_were_no_simulator(tmp_path: Path, capsys) -> None:
@@ -152,10 +152,10 @@ def test_a_simulated_log_can_be_judged_as_if_there_were_no_simulator(tmp_path: P
     told = [(who.strip(), int(steps)) for _, who, _, steps, *_ in lines]
     assert told == [("the policy", CartPole().horizon), ("the policy", 8), ("the log", 8)], "practice stands beside it"
     assert float(lines[2][4]) == pytest.approx(float(Run(run).data.reward.sum()) / 60, abs=0.05)
-    assert not Run(run).has("judgement")
+    assert not Run(run).has("evaluation")
     command("evaluate", "--run", run, "--log", *QUICK)
     assert len(read_csv(run / "evaluation.csv")) == 3, "true returns stay"
-    found = Run(run).judgement
+    found = Run(run).evaluation
     assert not found.held_out
     assert any("--held-out" in reason for reason in found.reasons)
     assert {"SCM rollouts", "CF-PE"}.isdisjoint(each.name for each in found.estimates), "there is no model"
@@ -187,15 +187,15 @@ def distrust(run: Path, *more: str) -> None:
 
 
 def test_what_a_distrusted_model_says_is_not_to_be_gone_by(folder: Path, run: Path) -> None:
-    said = "its checks distrust it (SCM rollouts, CF-PE)."
-    assert not any(said in reason for reason in Run(run).judgement.reasons), "nobody has checked it"
+    said = "because the model failed its checks: SCM rollouts, CF-PE."
+    assert not any(said in reason for reason in Run(run).evaluation.reasons), "nobody has checked it"
     own = fitted(folder, "distrusted")
     command("train", "--run", own, "--method", "d3qn", "--hidden", 8, "--steps", 20)
     distrust(own)
     command("evaluate", "--run", own, *QUICK)
-    assert said in Run(own).judgement.reasons[-1]
+    assert said in Run(own).evaluation.reasons[-1]
     command("check-scm", "--run", own)
-    assert not Run(own).has("judgement"), "what the checks found is part of it"
+    assert not Run(own).has("evaluation"), "what the checks found is part of it"
 
 
 def test_commands_after_the_check_repeat_its_verdict_in_one_line(folder: Path, tmp_path: Path, capsys) -> None:
@@ -220,14 +220,14 @@ def test_continuous_doses_are_judged_inside_the_model(tmp_path: Path, capsys) ->
     run = fitted(tmp_path, "run")
     command("train", "--run", run, "--method", "search")
     command("evaluate", "--run", run, *QUICK)
-    found = Run(run).judgement
+    found = Run(run).evaluation
     assert found.verdict == "cannot be judged"
     assert "--bins" in found.reasons[0]
     assert [each.name for each in found.estimates] == ["SCM rollouts", "CF-PE"]
     assert (run / "evaluation.png").exists()
     distrust(run)
     command("evaluate", "--run", run, *QUICK)
-    assert "its checks distrust it" in Run(run).judgement.reasons[1]
+    assert "the model failed its checks" in Run(run).evaluation.reasons[1]
     capsys.readouterr()
 
 

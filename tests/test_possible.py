@@ -82,8 +82,8 @@ def test_the_verdict_falls_where_the_value_lay_outside() -> None:
     judgement, why = verdict(model)
     assert judgement == "with care"
     assert why == (
-        "What the model itself says of the policy lay outside the possible returns (-303 to 0 by the log's rewards):"
-        " SCM rollouts. The model is wrong where the policy leads.",
+        "Estimates by the model were outside the possible returns (-303 to 0 by the log's rewards): SCM rollouts. The"
+        " model is wrong in the states that the policy reaches.",
     )
 
 
@@ -128,7 +128,7 @@ def test_a_declared_range_stands_for_that_of_the_log(monkeypatch: pytest.MonkeyP
 
 def test_what_a_model_says_of_continuous_doses_is_held_too(monkeypatch: pytest.MonkeyPatch) -> None:
     said = ModelEstimates((Estimate("SCM rollouts", 31_400.0, 2e4, 4e4),))
-    monkeypatch.setattr("counterpoint.ope.evaluation.inside_model", lambda *_: said)
+    monkeypatch.setattr("counterpoint.ope.evaluation.estimate_in_model", lambda *_: said)
     box = replace(PATIENTS.schema, actions=cp.Box((0.0,), (1.0,)))
     rows = replace(PATIENTS, schema=box, action_index=torch.full_like(PATIENTS.step, -1))
     found = evaluate(rows, replace(GENTLE, schema=box), QUICK)

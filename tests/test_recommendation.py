@@ -240,7 +240,7 @@ severity = "lactate"
     first = (tmp_path / "run" / "policy" / "recipe.json").read_bytes()
     assert (tmp_path / "run" / "study.toml").read_text() == study
     assert len(cp.Run(tmp_path / "run").held_out.subject.unique()) == 22
-    assert cp.Run(tmp_path / "run").judgement.held_out
+    assert cp.Run(tmp_path / "run").evaluation.held_out
     assert "Severity is read from <strong>lactate</strong>" in (tmp_path / "run" / "report.html").read_text()
     command(*call)
     assert (tmp_path / "run" / "policy" / "recipe.json").read_bytes() == first

@@ -95,7 +95,7 @@ def learned(folder: Path, rows: cp.Transitions, task: Task | None = None) -> Run
     run.keep_task(task or cp.Outcome(hidden=(8,), likelihood=BRIEF).fit(run.training))
     run.keep_model(recipe_for(rows).fit(run.training))
     examine(run)
-    policy = POLICY.fit(run.training, run.task).judged(run.checked)
+    policy = POLICY.fit(run.training, run.task).judged(run.check_verdict)
     run.keep("policy", policy.save, ["data", "split", "task", "scm"])
     return run
 
@@ -303,7 +303,7 @@ def evaluation(verdict: Any = "with care", low: float = 0.2) -> Evaluation:
 
 def judged_page(run: Path, tmp_path: Path, found: Evaluation) -> str:
     judged = Run(shutil.copytree(run, tmp_path / "judged"))
-    judged.keep("judgement", lambda path: write_text(path, found.text()), ["policy"])
+    judged.keep("evaluation", lambda path: write_text(path, found.text()), ["policy"])
     return page_of(judged.folder)
 
 

@@ -25,7 +25,8 @@ from counterpoint.learners.methods import named_arms
 from counterpoint.models.dynamics.outcome import LearnedTask
 from counterpoint.nets.training import Schedule
 from counterpoint.page.check_figure import check_figure
-from counterpoint.run import PARTS, RECORD, Run
+from counterpoint.run import Run
+from counterpoint.run_folder import PARTS, RECORD
 from counterpoint.simulation.selection import RolloutSelection
 from counterpoint.tasks.base import Task
 from counterpoint.tasks.cartpole import CartPole
@@ -50,17 +51,17 @@ PARENTS = {
     "check": ("scm",),
     "augmented": ("data", "split", "task", "scm"),
     "policy": ("data", "split", "task", "scm", "augmented"),
-    "evaluation": ("policy", "task"),
-    "judgement": ("data", "split", "task", "scm", "policy"),
+    "returns": ("policy", "task"),
+    "evaluation": ("data", "split", "task", "scm", "policy"),
 }
-ON_A_TABLE, IN_A_SIMULATOR = (tuple(part for part in PARENTS if part != other) for other in ("evaluation", "judgement"))
+ON_A_TABLE, IN_A_SIMULATOR = (tuple(part for part in PARENTS if part != other) for other in ("returns", "evaluation"))
 """All parts that the commands make; what `evaluate` makes depends on the data."""
 STEPS = {
     "fit": (("data", "split"), "scm"),
     "check-scm": (("data", "split", "scm"), "check"),
     "augment": (("data", "split", "task", "scm"), "augmented"),
     "train": (("data", "split", "task", "scm", "augmented"), "policy"),
-    "evaluate": (("task", "policy"), "evaluation"),
+    "evaluate": (("task", "policy"), "returns"),
 }
 """What a command reads, and what it makes."""
 
@@ -181,7 +182,7 @@ def expected(state: State, name: str) -> State | None:
     reads, makes = STEPS[name]
     if not all(belongs(state, part) for part in reads):
         return None
-    makes = "judgement" if name == "evaluate" and "ward" in state["data"] else makes  # It has no simulator.
+    makes = "evaluation" if name == "evaluate" and "ward" in state["data"] else makes  # It has no simulator.
     checked = {"check": state["data"]} if name == "train" else {}  # A model that nobody has checked is checked then.
     return {**state, makes: state["data"], **checked}
 
@@ -872,7 +873,7 @@ def test_every_method_learns_from_the_runs_training_rows(
     assert set(made_from) == {"data", "split", "task"} | own
     if source == "cartpole":
         command("evaluate", "--run", run, "--trials", 1, "--horizon", 2)
-        assert Run(run).has("evaluation")
+        assert Run(run).has("returns")
     step("fit", run, "--seed", 7)
     assert Run(run).has("policy") == (not own), "only CTRL_g rests on the run's SCM"
 
@@ -882,7 +883,7 @@ def test_a_baseline_needs_no_model_of_the_run(tmp_path: Path) -> None:
     command("simulate", "--run", run, "--trials", 10)
     step("train", run, "--method", "d3qn")
     step("evaluate", run)
-    assert {part for part in PARTS if Run(run).has(part)} == {"data", "split", "task", "policy", "evaluation"}
+    assert {part for part in PARTS if Run(run).has(part)} == {"data", "split", "task", "policy", "returns"}
 
 
 @pytest.mark.parametrize("flag", [["--hidden", 8], ["--steps", 20], ["--batch", 16], ["--tau", 0.1]])

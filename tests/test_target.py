@@ -125,7 +125,7 @@ def test_a_policy_that_is_told_factors_is_told_those_before(personal: PersonalPo
         None,
         cp.DensitySCM(ensemble=1, hidden=(4,), likelihood=cp.models.Likelihood(schedule=BRIEF)).fit(ROWS),
     ):
-        with pytest.raises(cp.CounterpointError, match="told every subject's factor"):
+        with pytest.raises(cp.CounterpointError, match="conditioned on every subject's factor"):
             target(seeing, ROWS, model)
 
 

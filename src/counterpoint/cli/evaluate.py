@@ -59,14 +59,14 @@ class Evaluate:
         policy, world, steps = run.policy, task.at_evaluation(), self.horizon or task.horizon
         returns = true_return(policy, world, self.trials, self.seed, steps)
         rows = [{"trial": i, "return": value} for i, value in enumerate(returns.tolist())]
-        run.keep("evaluation", lambda path: write_csv(rows, path), ["policy", "task"])
+        run.keep("returns", lambda path: write_csv(rows, path), ["policy", "task"])
         longest = int(run.data.step.max()) + 1
         shown = [_tried("the policy", returns, steps)]
         if longest < steps:
             shown += [_tried("the policy", true_return(policy, world, self.trials, self.seed, longest), longest)]
         shown += [_tried("the log", logged_returns(run.data, steps), min(longest, steps))]
         show(shown, f"return in the simulator and in the log, {discounted(1.0)}")
-        say(run.verdict.brief)
+        say(run.policy_verdict.brief)
         say(f"each trial in {run.path('evaluation')}")
 
     def _judge(self, run: Run) -> None:
@@ -83,17 +83,17 @@ class Evaluate:
                 held_out=len(others) > 0,
                 model=model,
                 task=task,
-                check=run.checked if "check" in used else Verdict(),
+                check=run.check_verdict if "check" in used else Verdict(),
                 seed=self.seed,
                 monitor=Monitor(report=report),
             )
         write_csv(found.rows(), self.run / "estimates.csv")
         evaluation_figure(found, self.run / "evaluation.png")
-        run.keep("judgement", lambda path: write_text(path, found.text()), ["data", "split", *used, "policy"])
+        run.keep("evaluation", lambda path: write_text(path, found.text()), ["data", "split", *used, "policy"])
         # The name of the folder stands on the terminal alone: the same run elsewhere has the same file.
         tell(replace(found, policy=f"{found.policy} of {run.folder.resolve().name}"))
         say(
-            f"numbers in {run.path('judgement')} and {self.run / 'estimates.csv'}, figure in evaluation.png beside them"
+            f"numbers in {run.path('evaluation')} and {self.run / 'estimates.csv'}, figure in evaluation.png beside them"
         )
 
 
@@ -125,12 +125,12 @@ def tell(found: Evaluation) -> None:
             f" decisions weigh as much as those of {amount(told.effective)} subjects, their whole records as"
             f" {amount(told.effective_records)}")  # fmt: skip
         say(f"{told.agreement:.0%} of logged actions are the policy's too; {told.unsupported:.0%} of its actions were"
-            f" never given to others in similar states, and at {told.off_support:.0%} of the steps it would have taken one"
-            " by then")  # fmt: skip
+            f" never given to others in similar states, and at {told.off_support:.0%} of the steps it would already"
+            " have taken one")  # fmt: skip
     if found.mixture:
-        say(f"softened: {found.mixture}" if found.mixture.share else "not softened, as asked")
+        say(f"evaluated: {found.mixture}" if found.mixture.share else "evaluated without a mixture, as set")
     elif told:
-        say("not softened: the policy draws its actions at random")
+        say("evaluated without a mixture: the policy draws its actions at random")
     _tell_sensitivity(found)
     for note in found.notes:
         say(f"note: {note}")
@@ -139,7 +139,7 @@ def tell(found: Evaluation) -> None:
 
 def _tell_sensitivity(found: Evaluation) -> None:
     if found.behaviour:
-        say(f"who logged, by {found.behaviour.recipe}: Brier score {found.behaviour.brier:.3f}, calibration error"
+        say(f"behaviour policy, by {found.behaviour.recipe}: Brier score {found.behaviour.brier:.3f}, calibration error"
             f" {found.behaviour.error:.1%}")  # fmt: skip
     if found.sensitivity:
         for each in found.sensitivity.behaviour:

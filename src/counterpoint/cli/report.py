@@ -35,7 +35,7 @@ class Report:
 def parts_of(run: Run, severity: str = "") -> Parts:
     """What is there of a run; a part that is stale or damaged is refused."""
     rows, aside = run.data, run.held_out
-    there = run.there()
+    there = run.present()
     return Parts(
         name=run.folder.resolve().name,
         rows=rows,
@@ -43,15 +43,15 @@ def parts_of(run: Run, severity: str = "") -> Parts:
         fingerprints=there,
         task=run.task if "task" in there else None,
         scm=run.scm if "scm" in there else None,
-        check=run.findings if "check" in there else None,
+        check=run.check_report if "check" in there else None,
         policy=run.policy if "policy" in there else None,
-        verdict=run.verdict if "policy" in there else Verdict(),
-        evaluation=run.judgement if "judgement" in there else None,
-        returns=_returns(run) if "evaluation" in there else (),
+        verdict=run.policy_verdict if "policy" in there else Verdict(),
+        evaluation=run.evaluation if "evaluation" in there else None,
+        returns=_returns(run) if "returns" in there else (),
         severity=severity,
     )
 
 
 def _returns(run: Run) -> tuple[float, ...]:
     """True returns of trials in the run's simulator."""
-    return tuple(float(row["return"]) for row in read_csv(run.path("evaluation")))
+    return tuple(float(row["return"]) for row in read_csv(run.path("returns")))

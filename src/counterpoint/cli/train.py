@@ -99,7 +99,7 @@ class Train:
                 examine(run)
         except CounterpointError as error:
             return Verdict("not checked", (f"The model could not be checked: {error}.",))
-        return run.checked
+        return run.check_verdict
 
     def _learn(self, run: Run, monitor: Monitor) -> Policy:
         arm, stage = named_arms(self.learner)[self.method], monitor.stage("train")

@@ -75,7 +75,7 @@ def off_support_share(
     """
     weight = discount ** torch.arange(episodes.places.shape[1]) * episodes.present
 
-    def supported(unsupported: Float[Tensor, " n"]) -> float:
+    def supported(unsupported: Tensor) -> float:
         survival = (1 - episodes.table(unsupported.double())).cumprod(1)
         return float((survival * weight).sum() / weight.sum())
 
