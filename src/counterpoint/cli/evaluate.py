@@ -148,9 +148,8 @@ def _tell_sensitivity(found: Evaluation) -> None:
         say(f"unmeasured confounding of strength {strongest.strength:g} a {found.sensitivity.per}: between"
             f" {strongest.low:.3g} and {strongest.high:.3g} by WIS")  # fmt: skip
         if found.sensitivity.breakdown_strength is not None:
-            say(
-                f"by WIS the difference from whoever logged is lost at strength {found.sensitivity.breakdown_strength:.2f}"
-            )
+            strength = found.sensitivity.breakdown_strength
+            say(f"by WIS the difference from the behaviour policy is lost at strength {strength:.2f}")
 
 
 def _tried(who: str, returns: Tensor, steps: int) -> dict[str, Any]:
