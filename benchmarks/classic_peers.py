@@ -1,4 +1,4 @@
-"""Learners of other libraries on the rows of `counterpoint reproduce classic`: `python benchmarks/classic_peers.py`.
+"""Learners of other libraries on the rows of `python -m reproduction classic`: `python benchmarks/classic_peers.py`.
 
 Needs `pip install d3rlpy==2.8.1 stable-baselines3` next to this package. Offline: TD3+BC, IQL and CQL where actions are
 continuous, DiscreteBCQ and DiscreteCQL on Acrobot, each with d3rlpy's own settings on the very same rows, judged in the
@@ -31,9 +31,8 @@ from counterpoint.core.seeding import derive, generator
 from counterpoint.data.spaces import ActionSpace, Discrete
 from counterpoint.data.transitions import Transitions
 from reproduction.classic import COLUMNS, Problem, problems
-from reproduction.executors import Joblib
+from reproduction.executors import Failure, Joblib, Report, silent
 from reproduction.tasks.classic_simulation import Choose, gym_returns
-from reproduction.workers import Failure, Report, silent
 
 RANDOM = "random actions"
 CONTINUOUS, LISTED = ("TD3+BC", "IQL", "CQL"), ("DiscreteBCQ", "DiscreteCQL")
@@ -72,13 +71,13 @@ class Peers:
     methods: tuple[str, ...] = ()
     """Which learners; all where none is named. The online one is called "online"."""
     seeds: int = 10
-    """Data sets and training seeds, those of `counterpoint reproduce classic`."""
+    """Data sets and training seeds, those of `python -m reproduction classic`."""
     updates: int = 5000
     """Updates of an offline learner."""
     online_steps: int = 20_000
     """Steps of an online learner in the environment; PPO takes ten times as many."""
     episodes: int = 50
-    """Episodes each policy is tried in; by default those of `counterpoint reproduce classic`."""
+    """Episodes each policy is tried in; by default those of `python -m reproduction classic`."""
     workers: int = 1
     """Processes side by side, of one thread each."""
     limit_seconds: float = 0.0

@@ -1,7 +1,7 @@
 """What a controller written by hand reaches on Gymnasium's Pendulum-v1: `python benchmarks/pendulum_reference.py`.
 
 It pumps energy until the pendulum is near the top and holds it there by feedback; nothing is learned. Its return on the
-episodes that `counterpoint reproduce classic` judges by says how hard those are. The last line is JSON.
+episodes that `python -m reproduction classic` judges by says how hard those are. The last line is JSON.
 """
 
 import json

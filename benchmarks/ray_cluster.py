@@ -1,7 +1,7 @@
 """A grid on two Ray nodes, one of which is killed halfway: `python benchmarks/ray_cluster.py`.
 
 Needs `pip install 'counterpoint[ray]'`. Two raylets run on this machine's loopback, with one CPU each. Once the second
-node has finished a pack and holds another, its processes are killed (-9). Every pack must end, and the rows must be
+node has finished a cell and holds another, its processes are killed (-9). Every cell must end, and the rows must be
 those of a run in this process. The last line is a JSON object of the figures.
 """
 
@@ -28,8 +28,9 @@ from counterpoint.policies.base import Learned, PolicyLearner
 from counterpoint.tasks.base import Task
 from counterpoint.tasks.cartpole import CartPole
 from reproduction.executors import InProcess, Ray
-from reproduction.grid import Arm, Grid, Protocol
-from reproduction.runner import Ran, run
+from reproduction.experiment import Finished, run
+from reproduction.grid import Arm, Grid
+from reproduction.logs import Protocol
 
 LEARNER = D3QN((64, 64), Schedule(steps=1500, rate="linear"), batch=64)
 
@@ -50,15 +51,15 @@ class Noted(PolicyLearner):
         self._note("ended", monitor.folder.name)
         return learned
 
-    def _note(self, event: str, pack: str) -> None:
+    def _note(self, event: str, cell: str) -> None:
         node = ray.get_runtime_context().get_node_id() if ray.is_initialized() else "here"
         with Path(self.notes).open("a") as file:
-            file.write(json.dumps({"event": event, "pack": pack, "node": node}) + "\n")
+            file.write(json.dumps({"event": event, "cell": cell, "node": node}) + "\n")
 
 
 def grid(notes: Path, seeds: int = 5) -> Grid:
     arms = {"D3QN": Arm(Noted(str(notes)), CartPole())}
-    return Grid("ray", arms, (20, 50), tuple(range(seeds)), pack_size=1, protocol=Protocol(50))
+    return Grid("ray", arms, (20, 50), tuple(range(seeds)), stack_size=1, protocol=Protocol(50))
 
 
 def events(notes: Path) -> list[dict[str, str]]:
@@ -66,7 +67,7 @@ def events(notes: Path) -> list[dict[str, str]]:
 
 
 def kill_midway(cluster: Cluster, node: Any, notes: Path, killed: threading.Event) -> None:
-    """Kill the node's processes as soon as it has ended a pack and begun another."""
+    """Kill the node's processes as soon as it has ended a cell and begun another."""
     while not killed.is_set():
         mine = [event["event"] for event in events(notes) if event["node"] == node.node_id]
         if "ended" in mine and mine[-1] == "began":
@@ -76,7 +77,7 @@ def kill_midway(cluster: Cluster, node: Any, notes: Path, killed: threading.Even
         time.sleep(0.05)
 
 
-def on_cluster(out: Path, notes: Path) -> tuple[Ran, str, float, bool]:
+def on_cluster(out: Path, notes: Path) -> tuple[Finished, str, float, bool]:
     """The run on two nodes, the id of the node that was killed, the seconds it took, and whether the kill happened."""
     quick_death = {"health_check_period_ms": 500, "health_check_timeout_ms": 500, "health_check_failure_threshold": 3}
     cluster = Cluster(
@@ -89,36 +90,36 @@ def on_cluster(out: Path, notes: Path) -> tuple[Ran, str, float, bool]:
     killer.start()
     begun = time.monotonic()
     try:
-        ran = run(grid(notes), out, Ray(address=cluster.address))
+        (finished,) = run([grid(notes)], out, Ray(address=cluster.address))
         happened = killed.is_set()
     finally:
         killed.set()
         killer.join()
         cluster.shutdown()
-    return ran, node.node_id, time.monotonic() - begun, happened
+    return finished, node.node_id, time.monotonic() - begun, happened
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         notes = Path(folder) / "notes.jsonl"
-        ran, lost, seconds, happened = on_cluster(Path(folder) / "cluster", notes)
+        finished, lost, seconds, happened = on_cluster(Path(folder) / "cluster", notes)
         history = events(notes)
         names = {lost: "second (killed)"}
         table = []
-        for pack in dict.fromkeys(event["pack"] for event in history):
-            attempts = [names.get(e["node"], "head") for e in history if e["pack"] == pack and e["event"] == "began"]
-            ended = [names.get(e["node"], "head") for e in history if e["pack"] == pack and e["event"] == "ended"]
-            table.append({"pack": pack, "begun on": ", ".join(attempts), "ended on": ", ".join(ended)})
+        for cell in dict.fromkeys(event["cell"] for event in history):
+            attempts = [names.get(e["node"], "head") for e in history if e["cell"] == cell and e["event"] == "began"]
+            ended = [names.get(e["node"], "head") for e in history if e["cell"] == cell and e["event"] == "ended"]
+            table.append({"cell": cell, "begun on": ", ".join(attempts), "ended on": ", ".join(ended)})
         # The notes' path is part of the recipe, so the comparison uses the same one.
-        here = run(grid(notes), Path(folder) / "here", InProcess())
+        rows_here = grid(notes).run(Path(folder) / "here", InProcess())
     print(markdown_table(table))
-    moved = [row["pack"] for row in table if "second (killed)" in row["begun on"] and row["ended on"] == "head"]
+    moved = [row["cell"] for row in table if "second (killed)" in row["begun on"] and row["ended on"] == "head"]
     figures = {
-        "cells": len(ran.rows),
-        "failures": len(ran.failures),
+        "cells": len(finished.rows),
+        "failures": len(finished.failures),
         "node_killed": happened,
-        "packs_moved_to_the_other_node": len(moved),
-        "same_rows_as_in_process": ran.rows == here.rows,
+        "cells_moved_to_the_other_node": len(moved),
+        "same_rows_as_in_process": finished.rows == rows_here,
         "seconds": round(seconds, 1),
         "ray": ray.__version__,
         "device": provenance()["processor"],

@@ -23,7 +23,7 @@ from counterpoint.learners.methods import unselected
 from counterpoint.nets import learner
 from counterpoint.simulation.trials import trial_subset
 from counterpoint.tasks.cartpole import CartPole
-from reproduction.grid import logs
+from reproduction.logs import LogSource, logs
 
 TASK = CartPole()
 SIZES = (50, 100, 150, 200, 250)
@@ -31,7 +31,7 @@ SIZES = (50, 100, 150, 200, 250)
 
 def grid_jobs(members: int) -> list[Job]:
     """The grid's jobs in the grid's order; fewer members take fewer seeds of every size."""
-    tables = logs(TASK, "random", range(max(members // len(SIZES), 1)))
+    tables = logs(LogSource(TASK), range(max(members // len(SIZES), 1)))
     jobs = [Job(trial_subset(table, size), seed) for size in SIZES for seed, table in tables.items()]
     return jobs[:members]
 

@@ -24,14 +24,14 @@ from counterpoint.nets.training import Schedule
 from counterpoint.policies.rule import OrderedDose
 from counterpoint.policies.searched import SearchedPolicy
 from helpers.classic import SEARCH
-from reproduction.classic import COLUMNS, LEARNED_METHOD, METHOD, Classic, Problem, learn, problems
-from reproduction.commands.reproduce import Reproduce
-from reproduction.executors import InProcess
+from reproduction.classic import COLUMNS, LEARNED_METHOD, METHOD, Classic, Problem, problems, search_and_evaluate
+from reproduction.command import Reproduce
+from reproduction.executors import InProcess, silent
+from reproduction.experiment import Context
 from reproduction.measures.gym_return import evaluate_in_gym
 from reproduction.tasks.classic import Acrobot, ClassicControl, MountainCar, Pendulum
 from reproduction.tasks.classic_simulation import gym_actions, gym_returns, log_random
 from reproduction.tasks.stack import TaskStack
-from reproduction.workers import silent
 
 TASKS = [Pendulum(), Acrobot(), MountainCar()]
 
@@ -169,10 +169,9 @@ def test_experiment_writes_its_files_and_does_nothing_twice(tmp_path: Path, monk
     reports: list[tuple[str, int, int]] = []
     rows = TINY.run(tmp_path, InProcess(), report=lambda *told: reports.append(told))
     assert [(row["rows"], row["seed"]) for row in rows] == [(60, 0), (60, 1)]
-    assert read_csv(tmp_path / "tiny.csv") == rows
-    assert tuple(rows[0]) == COLUMNS
+    assert read_csv(tmp_path / "tiny.csv") == [{column: row[column] for column in COLUMNS} for row in rows]
     assert all((tmp_path / f"tiny{ending}").exists() for ending in (".settings.json", ".png"))
-    assert [each for each in reports if each[0] == "cells"] == [("cells", 0, 2), ("cells", 2, 2)]
+    assert [each for each in reports if each[0] == "cells"] == [("cells", 0, 1), ("cells", 1, 1)]
     assert not list((tmp_path / "tiny" / "checkpoints").glob("*"))
     monkeypatch.setattr(Search, "fit_many", None)
     assert TINY.run(tmp_path, InProcess()) == rows
@@ -193,19 +192,20 @@ def test_reward_and_end_are_known_and_learned(tmp_path: Path) -> None:
     ]
     known, learned = ([row["return_in_model"] for row in rows if row["method"] == m] for m in (METHOD, LEARNED_METHOD))
     assert known != learned
-    assert read_csv(tmp_path / "both.csv") == rows
+    assert [row["return_true"] for row in read_csv(tmp_path / "both.csv")] == [row["return_true"] for row in rows]
     assert (tmp_path / "both.png").exists()
     settings = json.loads((tmp_path / "both.settings.json").read_text())
     assert settings["problems"]["Pendulum"]["outcome"]["type"] == "Outcome"
-    assert BOTH.packs()[0].key(0) == TINY.packs()[0].key(0) != BOTH.packs()[1].key(0)
+    assert BOTH.cells()[0].key == TINY.cells()[0].key != BOTH.cells()[1].key
 
 
 def test_every_seed_has_the_reward_of_its_own_log(tmp_path: Path) -> None:
     """A seed beside others is learned as it is alone; with its neighbour's reward its return in the model differs."""
-    pack = BOTH.packs()[1]
-    together = learn(pack, silent, tmp_path, "cpu")
-    for seed, row in zip(pack.seeds, together, strict=True):
-        alone = learn(replace(pack, seeds=(seed,)), silent, tmp_path, "cpu")[0]
+    recipe = BOTH.cells()[1].recipe
+    context = Context("key", tmp_path)
+    together = search_and_evaluate(recipe, context)
+    for seed, row in zip(recipe.seeds, together, strict=True):
+        (alone,) = search_and_evaluate(replace(recipe, seeds=(seed,)), context)
         assert alone["return_in_model"] == pytest.approx(row["return_in_model"], rel=1e-4)
     assert together[0]["return_in_model"] != pytest.approx(together[1]["return_in_model"], rel=1e-3)
 
@@ -224,7 +224,7 @@ def test_learned_tasks_last_as_long_as_the_environment(
 
     monkeypatch.setattr(Search, "fit_many", note)
     with pytest.raises(ValueError, match="zip"):
-        learn(Classic({"Pendulum": problem}, seeds=1).packs()[1], silent, tmp_path, "cpu")
+        search_and_evaluate(Classic({"Pendulum": problem}, seeds=1).cells()[1].recipe, Context("key", tmp_path))
     ((lasts, task),) = given
     assert (lasts, type(task), task.horizon) == (horizon or 200, TaskStack, 20)
 
@@ -265,16 +265,16 @@ def test_tasks_that_differ_are_not_stacked() -> None:
 
 def test_experiment_tells_what_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Search, "fit_many", None)
-    with pytest.raises(CounterpointError, match="1 of 1 packs failed"):
+    with pytest.raises(CounterpointError, match="1 of 1 cells of tiny failed"):
         TINY.run(tmp_path, InProcess())
 
 
 def test_command_describes_the_experiment() -> None:
-    assert Reproduce("classic", seeds=4).classic() == Classic(seeds=4)
-    assert Reproduce("classic", quick=True).classic().name == "classic-quick"
+    assert Reproduce("classic", seeds=4).part("classic") == Classic(seeds=4)
+    assert Reproduce("classic", quick=True).part("classic").name == "classic-quick"
     assert set(problems()) == {"Pendulum", "Acrobot", "MountainCar"}
-    with pytest.raises(CounterpointError, match="leave them out"):
-        Reproduce("classic", trials=(50,)).execute()
+    with pytest.raises(CounterpointError, match="leave it out"):
+        Reproduce("classic", methods=("Search",)).execute()
     with pytest.raises(CounterpointError, match="nothing to run"):
         Reproduce("classic", seeds=0).execute()
 

@@ -1,7 +1,6 @@
 """Five gravities in one log: who is told apart, who is judged where, and how well subjects can be named."""
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,106 +18,103 @@ from counterpoint.policies.base import Learned
 from counterpoint.tasks.cartpole import PLANETS
 from helpers.hd import PROTOCOL
 from reproduction import hd
-from reproduction.commands.reproduce import Reproduce
+from reproduction.command import Reproduce
 from reproduction.executors import InProcess
-from reproduction.grid import Behaviour
+from reproduction.experiment import Context
 from reproduction.groups import Cell, GroupAccuracy, likelihood_bound, matched_accuracy, population, run_cell
-from reproduction.hd import HD, TASKS, _split, kept_logs
+from reproduction.hd import FIRST, HD, TASKS, hd_logs, learn_and_evaluate, split
 from reproduction.hd_arms import HDArm, hd_arms
+from reproduction.logs import Behaviour, LogSource, shared_logs
 from reproduction.pages.hd import hd_page, means
 
 TINY = D3QN((8,), Schedule(steps=30), batch=8)
 EXPERIMENT = HD(arms={"a": HDArm(TINY), "b": HDArm(TINY, "planets")}, seeds=2, protocol=PROTOCOL)
 
 
-def test_a_log_holds_every_planet_alike_and_is_read_back_as_it_was_made(tmp_path: Path):
-    made = kept_logs(EXPERIMENT, tmp_path)
-    again = kept_logs(EXPERIMENT, tmp_path)
-    assert sorted(made) == [0, 1]
-    assert all(made[seed].fingerprint == again[seed].fingerprint for seed in made)
-    assert len(made[0].subject_names) == 3 * len(PLANETS)
-    assert made[0].noise.shape[1] == 0, "nobody learns from the luck that the simulator drew"
-    gravity = {}
+def test_a_log_holds_every_planet_alike_and_is_read_back_as_it_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    source = LogSource(FIRST, "random", PROTOCOL)
+    table = hd_logs(source, (0, 1))[0]
+    assert len(table.subject_names) == 3 * len(PLANETS)
+    assert table.noise.shape[1] == 0, "no method sees the noise that the simulator drew"
     for place, (planet, task) in enumerate(TASKS.items()):
-        own = made[0][made[0].subject // 3 == place]
-        foretold = task.physics(own.state, own.action)
-        gravity[planet] = float((own.next_state - foretold)[:, 3].abs().mean())
-        others = [t.physics(own.state, own.action)[:, 3] for name, t in TASKS.items() if name != planet]
-        assert all(gravity[planet] <= float((own.next_state[:, 3] - each).abs().mean()) + 0.02 for each in others)
+        rows = table[table.subject // 3 == place]
+        error = float((rows.next_state - task.physics(rows.state, rows.action))[:, 3].abs().mean())
+        others = [t.physics(rows.state, rows.action)[:, 3] for name, t in TASKS.items() if name != planet]
+        assert all(error <= float((rows.next_state[:, 3] - other).abs().mean()) + 0.02 for other in others)
+    monkeypatch.setattr("reproduction.logs.BEHAVIOUR_BLOCK", 2)
+    monkeypatch.setattr("reproduction.behaviour.EPISODES", 2)
+    monkeypatch.setattr("reproduction.behaviour.LEARNER", TINY)
+    trained = LogSource(FIRST, "non-random", PROTOCOL)
+    simulated = hd_logs(trained, (0, 1))
+    for tables in (shared_logs(hd_logs, trained, (0, 1), tmp_path) for _ in range(2)):
+        assert {seed: log.fingerprint for seed, log in tables.items()} == {
+            seed: log.fingerprint for seed, log in simulated.items()
+        }
+    assert simulated[0].fingerprint != table.fingerprint
 
 
-def test_subjects_are_split_by_planet_or_by_chance_and_no_row_is_lost(tmp_path: Path):
-    job = Job(kept_logs(EXPERIMENT, tmp_path)[0])
-    assert [part.data.fingerprint for part in _split(job, "nobody", 3)] == [job.data.fingerprint]
-    known, chance = (_split(job, split, 3) for split in ("planets", "chance"))
-    for parts in (known, chance):
+def test_subjects_are_split_by_planet_or_at_random_and_no_row_is_lost():
+    job = Job(hd_logs(LogSource(FIRST, "random", PROTOCOL), (0,))[0])
+    assert [part.data.fingerprint for part in split(job, "none", 3)] == [job.data.fingerprint]
+    by_planet, at_random = (split(job, how, 3) for how in ("planets", "chance"))
+    for parts in (by_planet, at_random):
         assert [len(part.data.subject.unique()) for part in parts] == [3] * 5
         assert sum(len(part.data) for part in parts) == len(job.data)
-    assert [set((part.data.subject // 3).tolist()) for part in known] == [{i} for i in range(5)]
-    assert [set((part.data.subject // 3).tolist()) for part in chance] != [{i} for i in range(5)]
+    assert [set((part.data.subject // 3).tolist()) for part in by_planet] == [{i} for i in range(5)]
+    assert [set((part.data.subject // 3).tolist()) for part in at_random] != [{i} for i in range(5)]
 
 
-def test_a_run_judges_every_planet_goes_on_where_it_was_and_says_what_made_it(tmp_path: Path):
-    rows = EXPERIMENT.run(tmp_path, InProcess())
-    assert len(rows) == 2 * 2 * 5
-    (tmp_path / "hd.csv").unlink()
-    cells = sorted((tmp_path / "hd" / "cells").iterdir())
+def test_a_run_evaluates_every_planet_and_goes_on_where_it_was(tmp_path: Path):
+    rows = EXPERIMENT.run(tmp_path)
+    assert [(row["method"], row["seed"], row["planet"]) for row in rows] == [
+        (method, seed, planet) for method in ("a", "b") for seed in (0, 1) for planet in PLANETS
+    ]
+    cells = [tmp_path / "hd" / "cells" / f"{cell.key}.json" for cell in EXPERIMENT.cells()]
     stamps = [cell.stat().st_mtime_ns for cell in cells]
     cells[0].unlink()
-    again = EXPERIMENT.run(tmp_path, InProcess())
-    assert again == rows, "a cell that is gone is learned again, to the same numbers"
-    kept = [cell.stat().st_mtime_ns for cell in sorted((tmp_path / "hd" / "cells").iterdir())]
-    assert sum(before == after for before, after in zip(stamps, kept, strict=True)) >= 2
+    assert EXPERIMENT.run(tmp_path) == rows, "a cell that is gone is learned again, to the same numbers"
+    assert [cell.stat().st_mtime_ns == stamp for cell, stamp in zip(cells, stamps, strict=True)] == [False, True]
     assert len(read_csv(tmp_path / "hd.csv")) == 20
-    assert json.loads((tmp_path / "hd.settings.json").read_text())["ran_on"][0]["cells"] == 4
+    assert json.loads((tmp_path / "hd.settings.json").read_text())["ran_on"][0]["cells"] == 2
     assert {line["method"] for line in means(rows)} == {"a", "b"}
+    assert {line["method"] for line in EXPERIMENT.summary(rows)[1]} == {"a", "b"}
     assert "paper" in (tmp_path / "hd.md").read_text()
-    assert not (tmp_path / "hd.failures.txt").exists()
 
 
-def test_a_run_of_some_methods_leaves_the_rows_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("COUNTERPOINT_COMMIT", "82e1234")
-    whole = EXPERIMENT.run(tmp_path, InProcess())
-    monkeypatch.setenv("COUNTERPOINT_COMMIT", "7000000")
-    shutil.rmtree(tmp_path / "hd" / "cells")
-    one = replace(EXPERIMENT, arms={"b": EXPERIMENT.arms["b"]})
-    rows = one.run(tmp_path, InProcess())
-    others = lambda table: [row for row in table if row["method"] == "a"]
-    assert others(rows) == others(whole)
-    made = {(row["method"], row["commit"]) for row in read_csv(tmp_path / "hd.csv", ("commit",))}
-    assert made == {("a", "82e1234"), ("b", "7000000")}
-    assert json.loads((tmp_path / "hd.settings.json").read_text())["arms"].keys() == {"a", "b"}
-    with pytest.raises(CounterpointError, match=r"^'[^\n]*hd.settings.json' has other seeds[^\n]*--out$"):
-        replace(one, seeds=3).run(tmp_path, InProcess())
-
-
-def test_a_planner_is_tried_in_fewer_episodes_and_a_policy_of_one_end_once(monkeypatch: pytest.MonkeyPatch):
-    asked: list[int] = []
+def test_a_planner_is_evaluated_in_fewer_episodes_and_a_policy_of_one_end_once(monkeypatch: pytest.MonkeyPatch):
+    episodes: list[int] = []
 
     def count(policies: Any, task: Any, trials: int, seed: int) -> torch.Tensor:
-        asked.append(trials)
+        episodes.append(trials)
         return torch.zeros(len(policies), trials)
 
-    monkeypatch.setattr(hd, "evaluate_many", count)
     policies = [object(), object()]
-    pack = EXPERIMENT.packs()[0]
-    for most, ends, trials in ((0, policies, [2, 2]), (1, policies[:1] * 2, [1]), (9, policies[:1] * 2, [2])):
-        hd._judge([Learned(*ends)], TASKS["earth"], replace(pack, arm=replace(pack.arm, most_episodes=most)))
-        assert asked == trials
-        asked.clear()
+    recipe = EXPERIMENT.cells()[0].recipe
+    learned: list[Learned] = []
+    monkeypatch.setattr(hd, "true_returns", count)
+    monkeypatch.setattr(hd, "learn", lambda *_: learned)
+    for most, ends, trials in ((None, policies, [2, 2]), (1, policies[:1] * 2, [1]), (9, policies[:1] * 2, [2])):
+        learned[:] = [Learned(*ends)] * 2
+        arm = replace(recipe.arm, most_episodes=most)
+        rows = learn_and_evaluate(replace(recipe, arm=arm), Context("key", Path()))
+        assert len(rows) == 2 * len(TASKS)
+        assert episodes == trials * len(TASKS)
+        episodes.clear()
 
 
 def test_the_arms_of_figure_2b_and_the_options_of_the_command():
     arms = hd_arms()
-    assert arms["PETS"].most_episodes * len(TASKS) == HD().protocol.evaluation_trials == 50
+    assert (arms["PETS"].most_episodes or 0) * len(TASKS) == HD().protocol.evaluation_trials == 50
     assert {"D3QN", "BCQ", "STEVE", "PETS", "CTRL_p, paper", "known gravity", "random groups"} <= set(arms)
-    experiment = Reproduce("hd", methods=("D3QN",), seeds=4).hd()
-    assert (list(experiment.arms), experiment.seeds, experiment.name) == (["D3QN"], 4, "hd")
-    assert Reproduce("hd-nonrandom", quick=True).hd().name == "hd-nonrandom-quick"
+    experiment = Reproduce("hd", methods=("D3QN",), seeds=4).part("hd")
+    assert experiment == HD(arms={"D3QN": arms["D3QN"]}, seeds=4)
+    assert Reproduce("hd-nonrandom", quick=True).part("hd-nonrandom").name == "hd-nonrandom-quick"
     with pytest.raises(CounterpointError, match="there is no method 'no'"):
-        Reproduce("hd", methods=("no",)).hd()
+        Reproduce("hd", methods=("no",)).part("hd")
     with pytest.raises(CounterpointError, match="give no interval"):
-        Reproduce("hd", seeds=1).hd()
+        Reproduce("hd", seeds=1).part("hd")
 
 
 def test_accuracy_is_that_of_the_best_matching():

@@ -14,7 +14,7 @@ from counterpoint.core.results import read_csv
 from counterpoint.core.statistics import interval
 from counterpoint.learners.methods import CTRL_G, PILCO, SEARCH
 from counterpoint.page.style import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION, canvas, reference_line
-from reproduction.grid import Protocol
+from reproduction.logs import Protocol
 from reproduction.pages.paper import paper_returns_by_size
 
 ROOT = Path(__file__).parents[1]

@@ -12,7 +12,8 @@ from counterpoint.policies.base import PolicyLearner
 from counterpoint.simulation.selection import RolloutSelection
 from counterpoint.tasks.base import KnownSCM
 from counterpoint.tasks.cartpole import CartPole
-from reproduction.grid import Arm, Grid, Protocol
+from reproduction.grid import Arm, Grid
+from reproduction.logs import Protocol
 
 TINY = D3QN((8, 8), Schedule(steps=150, rate="linear"), batch=16)
 
@@ -25,6 +26,8 @@ TINY_CTRL_G = CTRLg(
 PROTOCOL = Protocol(logged_trials=10, evaluation_trials=3)
 
 
-def tiny_grid(arms: dict[str, PolicyLearner], pack_size: int = 2, task: KnownSCM = CartPole(), **changes: Any) -> Grid:
+def tiny_grid(
+    arms: dict[str, PolicyLearner], stack_size: int | None = 2, task: KnownSCM = CartPole(), **changes: Any
+) -> Grid:
     named = {name: Arm(learner, task) for name, learner in arms.items()}
-    return replace(Grid("tiny", named, (5, 10), (0, 1), protocol=PROTOCOL, pack_size=pack_size), **changes)
+    return replace(Grid("tiny", named, (5, 10), (0, 1), protocol=PROTOCOL, stack_size=stack_size), **changes)

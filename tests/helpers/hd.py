@@ -1,5 +1,5 @@
 """What `test_hd.py` shares with other test modules."""
 
-from reproduction.grid import Protocol
+from reproduction.logs import Protocol
 
 PROTOCOL = Protocol(logged_trials=3, steps=10, evaluation_trials=2)
