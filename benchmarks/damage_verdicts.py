@@ -46,7 +46,7 @@ DESCRIPTIONS = (
     r"[\d,]+ rows and \d+ columns\. [\d,]+ subjects: ",
     r"[└┌├╭╰]",
     r"(columns|Time|Missing values of the state|None\.|Actions|Outcomes and rewards|Next|Nothing\.)$",
-    r"(To mend or to decide|Settled by the flags below, unless you know better|What the loader would do)$",
+    r"(To correct or to decide|Settled by the flags below, unless you know better|What the loader would do)$",
     r"\w+: fixed within subjects$",
     r"A role with a question mark is a guess\.",
     r"One step is ",

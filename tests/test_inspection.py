@@ -339,7 +339,7 @@ def test_a_refusal_shows_no_dose(error: Exception, monkeypatch: pytest.MonkeyPat
     def refuse(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr("counterpoint.data.tables.inspection.choices.read_table", refuse)
+    monkeypatch.setattr("counterpoint.data.tables.inspection.inspecting.read_table", refuse)
     said = check(ward()).trial.error
     assert said in ("the action […] is outside […]", "the loader failed with KeyError; please report it")
 
@@ -510,7 +510,7 @@ def test_support_of_treatments_by_name() -> None:
     (dose,) = found.actions.doses
     assert dose.support == {"fewer than 5 subjects": 3, "none": 59, "a": 59, "b": 59}
     assert (found.actions.possible, found.actions.taken, found.actions.rare) == (5, 5, 2)
-    assert problem(found, "2 actions taken on fewer than 10 rows").why == "what follows them is guesswork"
+    assert problem(found, "2 actions taken on fewer than 10 rows").why == "what follows them is uncertain"
     assert found.trial.actions == 5
 
 
@@ -566,7 +566,7 @@ def test_doses_with_a_defect() -> None:
     found = check(frame.assign(drug="x"), action=["dose", "drug"])
     assert found.actions.doses[0].missing == 2
     assert problem(found, "2 rows without a value in 'dose'").flag == "write 0 where none was given"
-    assert problem(found, "1 negative dose in 'dose'").flag == "mend them"
+    assert problem(found, "1 negative dose in 'dose'").flag == "correct them"
     assert problem(found, "'drug' is always the same").flag == "--action NAME"
     fixed = check(ward(dose=np.repeat(np.arange(30) % 2, 6)))
     assert problem(fixed, "'dose' never changes within a subject").flag == "--action NAME"
@@ -690,7 +690,7 @@ def test_what_the_flags_settle_stands_apart() -> None:
     frame["dose"] = np.random.default_rng(0).gamma(2, 1, 600)
     frame["drug"] = np.repeat(np.arange(30) % 2, 20)
     page = check(frame, action=["dose", "drug"]).page()
-    mend, settled = page.index("To mend or to decide"), page.index("Settled by the flags")
+    mend, settled = page.index("To correct or to decide"), page.index("Settled by the flags")
     assert mend < page.index("'drug' never changes") < settled < page.index("--bins dose=5")
 
 
@@ -716,7 +716,7 @@ def test_the_numbers_are_plain() -> None:
 
 
 def test_a_long_table_is_tried_on_some_subjects(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("counterpoint.data.tables.inspection.choices.TRIED", 70)
+    monkeypatch.setattr("counterpoint.data.tables.inspection.inspecting.TRIED", 70)
     found = check(ward())
     assert (found.records.rows, found.trial.sample, found.trial.rows) == (180, 60, 60)
     assert found.trial.subjects == 10
@@ -730,7 +730,7 @@ def test_the_loaders_warnings_and_refusals_are_passed_on() -> None:
     assert "It warns" in check(frame).page()
     bad = check(ward(), done=["heart_rate"])
     assert "not true/false" in bad.trial.error
-    assert "Once this is mended" in bad.page()
+    assert "Once this is corrected" in bad.page()
 
 
 @pytest.mark.parametrize(("encoding", "found"), [("cp1252", "cp1252"), ("utf-16", "utf-16"), ("utf-8-sig", "utf-8")])

@@ -44,7 +44,7 @@ def test_an_output_elsewhere_is_what_must_be_writable(tmp_path: Path, capsys: An
 
 def test_check_looks_at_its_folder_before_the_table(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
     ward().to_csv(tmp_path / "ward.csv", index=False)
-    monkeypatch.setattr(inspecting, "look_at", lambda *_: pytest.fail("the table was looked at"))
+    monkeypatch.setattr(inspecting, "survey_table", lambda *_: pytest.fail("the table was looked at"))
     (tmp_path / "file").touch()
     assert "Not a directory" in refusal(capsys, "check", tmp_path / "ward.csv", "--out", tmp_path / "file" / "out")
 

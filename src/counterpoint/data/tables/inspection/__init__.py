@@ -1,4 +1,4 @@
-"""What is in a table before it is loaded: what each column seems to be, what is odd, and which flags settle it."""
+"""Inspect a table before it is read: roles of columns, problems, and the flags that settle them."""
 
 from counterpoint.data.tables.inspection.facts import ColumnFacts, TableProblem
 from counterpoint.data.tables.inspection.inspecting import check

@@ -1,4 +1,7 @@
-"""What may be said of a table: no value of a patient, a mean or a cut from 20 subjects on, an action from 5 on."""
+"""Facts about a table that may be shown.
+
+No value of a patient is among them. Means and cuts are shown from 20 subjects on, names of actions from 5 on.
+"""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -9,18 +12,18 @@ NEEDED = ("subject", "time", "state", "action", "reward")
 Roles = dict[str, tuple[str, ...]]
 AMOUNTS = ("number", "whole number", "yes/no")
 USABLE = (*AMOUNTS, "category")
-"""Kinds that a model can take."""
+"""Kinds of columns that a model can use."""
 STEPS = (1, 4, 8)
-"""For how many steps values are carried forward to see what is left missing."""
+"""Numbers of steps for which carrying values forward is tried."""
 MANY, SOME = 20, 5
-"""Subjects behind a mean or a cut that is shown, and behind an action that is named."""
+"""Least number of subjects for a mean or a cut to be shown, and for an action to be named."""
 RARE = 10
-"""An action taken on fewer rows teaches little."""
+"""An action taken on fewer rows is rare."""
 
 
 @dataclass(frozen=True)
 class ColumnFacts:
-    """What is known of one column, without a value of it."""
+    """Facts about one column."""
 
     name: str
     role: str
@@ -32,22 +35,22 @@ class ColumnFacts:
     """Share of the rows."""
     constant: bool
     static: bool
-    """Whether it never changes within a subject, though it differs between them."""
+    """Whether it is constant within subjects and differs between them."""
     like: str
-    """Another column that says the same."""
+    """A copy of the column."""
     mean: float | None
     sd: float | None
     longest_run: int
-    """Most rows one after another for which a subject has no value."""
+    """Largest number of consecutive rows of a subject without a value."""
     left: dict[str, float]
-    """Share still missing after values are carried forward so many steps."""
+    """Share still missing after carrying values forward, by the number of steps."""
     note: str
-    """Why it is not used, or what to know of it."""
+    """Why it is not used, or a remark."""
 
 
 @dataclass(frozen=True)
 class SubjectCounts:
-    """Whose rows there are."""
+    """Counts of rows, subjects and episodes."""
 
     rows: int
     subjects: int = 0
@@ -62,12 +65,12 @@ class SubjectCounts:
     nobody: int = 0
     """Rows without a subject."""
     alike: int = 0
-    """Subjects whose name is another's but for blanks, capitals, leading zeros or a trailing .0."""
+    """Subjects whose id differs from another only by blanks, capitals, leading zeros or a trailing .0."""
 
 
 @dataclass(frozen=True)
 class Clock:
-    """How the rows of a subject follow each other."""
+    """Regularity of the times."""
 
     step: str
     """The commonest distance of two rows, or the median one where none is common."""
@@ -75,55 +78,56 @@ class Clock:
     gaps: int
     """Pairs of rows that are not one step apart."""
     longest: float
-    """The longest distance in steps."""
+    """Longest distance in steps."""
     irregular: float
     """Share of the pairs whose distance is not exactly a step."""
 
 
 @dataclass(frozen=True)
-class Gone:
+class MissingValues:
     """Missing values of the state."""
 
     rows: float = 0.0
     """Share of the rows with any."""
     cells: float = 0.0
     left: dict[str, float] = field(default_factory=dict)
-    """Share of the values still missing after carrying forward so many steps."""
+    """Share of the values still missing after carrying forward, by the number of steps."""
 
 
 @dataclass(frozen=True)
-class Dose:
-    """One action column, and how often each of its actions was taken."""
+class ColumnSupport:
+    """How often each action of one action column was taken."""
 
     name: str
     distinct: int
     bins: int
-    """Into how many it would be cut; 0 where it is taken as it is."""
+    """Suggested number of bins; 0 where the column is used as it is."""
     missing: int
     negative: int
     static: bool
     choices: int
-    """Different actions or bins; 0 where they are too many to list."""
+    """Number of actions or bins; 0 where they are too many to list."""
     support: dict[str, int]
-    """Rows of every action or bin; those of few subjects are counted together."""
+    """Rows of every action or bin; actions of few subjects are counted together."""
 
 
 @dataclass(frozen=True)
-class Actions:
-    """The action columns, and how often each combination was taken."""
+class Support:
+    """How often each combination of actions was taken. The field names are those of check-table.json."""
 
-    doses: tuple[Dose, ...] = ()
+    doses: tuple[ColumnSupport, ...] = ()
+    """The action columns one by one."""
     possible: int = 0
     taken: int = 0
     rare: int = 0
     """Combinations on few rows."""
     support: tuple[tuple[tuple[str, ...], int], ...] = ()
-    """A value for each action column, and the rows that had them."""
+    """(an action of each column, number of rows)."""
 
 
 @dataclass(frozen=True)
 class End:
-    """One outcome column."""
+    """Counts of one outcome column."""
 
     name: str
     rows: int
@@ -139,12 +143,12 @@ class End:
 
 @dataclass(frozen=True)
 class Rewards:
-    """Where rewards stand."""
+    """Facts about the rewards."""
 
     missing: int = 0
-    """Rows before an episode's last that have none."""
+    """Rows without a reward before the last of an episode."""
     last_only: bool = False
-    """Whether rewards other than 0 stand on last rows only."""
+    """Whether all rewards other than 0 are on last rows."""
     constant: bool = False
     unlike: bool = False
     """Whether last rows without an outcome carry a reward unlike all others."""
@@ -152,7 +156,7 @@ class Rewards:
 
 @dataclass(frozen=True)
 class TableProblem:
-    """Something to decide or to mend: what, why it matters, and the flag that settles it."""
+    """A problem to decide on or to correct: what, why it matters, and the flag that settles it."""
 
     what: str
     why: str
@@ -161,18 +165,18 @@ class TableProblem:
 
 @dataclass(frozen=True)
 class Trial:
-    """What the loader made of the table with the suggested choices."""
+    """Result of reading the table with the suggested choices."""
 
     rows: int = 0
     episodes: int = 0
     subjects: int = 0
     states: int = 0
     actions: int = 0
-    """0 where they are continuous."""
+    """Number of actions; 0 where they are continuous."""
     ends: dict[str, int] = field(default_factory=dict)
     stopped: int = 0
     """Episodes that end without an outcome."""
     sample: int = 0
-    """Rows that were tried, where not all were."""
+    """Rows that were tried; 0 for all."""
     notes: tuple[str, ...] = ()
     error: str = ""

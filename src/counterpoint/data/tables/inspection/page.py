@@ -1,4 +1,4 @@
-"""What `inspect` answers, and how it reads: as a page, as JSON, as a command line, as a study file."""
+"""The result of `check`, as a page, JSON, a command line, Python code and a study file."""
 
 import json
 import re
@@ -7,18 +7,19 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from counterpoint.core.wording import counted
 from counterpoint.data.tables.inspection.facts import (
     MANY,
     NEEDED,
     RARE,
     STEPS,
-    Actions,
     Clock,
     ColumnFacts,
     End,
-    Gone,
+    MissingValues,
     Rewards,
     SubjectCounts,
+    Support,
     TableProblem,
     Trial,
 )
@@ -30,7 +31,7 @@ LEGEND = f"A role with a question mark is a guess. No patient's values are shown
 
 @dataclass(frozen=True)
 class Inspection:
-    """What `inspect` found: `page` to read, `to_json` to keep, `flags` and `study` to go on with."""
+    """Result of `check`: `page` and `to_json` describe the table, `command`, `call` and `study` read it."""
 
     source: str
     """The path; empty for a DataFrame."""
@@ -38,8 +39,8 @@ class Inspection:
     records: SubjectCounts
     columns: tuple[ColumnFacts, ...]
     clock: Clock | None
-    missing: Gone
-    actions: Actions
+    missing: MissingValues
+    actions: Support
     outcomes: tuple[End, ...]
     open_ends: int
     """Episodes whose last row has no outcome."""
@@ -47,35 +48,35 @@ class Inspection:
     guessed: tuple[str, ...]
     """The roles that were guessed."""
     choices: dict[str, Any] = field(default_factory=dict)
-    """What the loader would be told, by the names of `Reader`'s fields; bins as the command line has them."""
+    """Suggested fields of `Layout`; bins as on the command line."""
     problems: tuple[TableProblem, ...] = ()
     trial: Trial = Trial()
 
     def to_json(self) -> dict[str, Any]:
-        """Plain numbers and words."""
+        """Return the result as JSON."""
         return json.loads(json.dumps(asdict(self) | {"flags": self.flags()}))
 
     def flags(self) -> list[str]:
-        """The choices as words of `counterpoint fit`'s command line."""
+        """Return the choices as flags of `counterpoint fit`."""
         words: list[str] = []
         for name, value in self.choices.items():
             words += [f"--{name.replace('_', '-')}", *map(str, value if isinstance(value, list) else [value])]
         return words
 
     def command(self) -> str:
-        """The command line to run next."""
+        """Return the command line of `counterpoint fit`."""
         start = ["counterpoint", "fit", "--run", "runs/first", "--data", self.source or "TABLE"]
         unnamed = [word for role in NEEDED if role not in self.choices for word in (f"--{role}", "NAME")]
         return shlex.join([*start, *self.flags(), *unnamed])
 
     def call(self) -> str:
-        """The same in Python."""
+        """Return the call of `from_dataframe`."""
         words = [f"{name}={value!r}" for name, value in self.choices.items() if name != "bins"]
-        bins = ", ".join(f"cp.Bins({dose.name!r}, {dose.bins})" for dose in self.actions.doses if dose.bins)
+        bins = ", ".join(f"cp.Bins({column.name!r}, {column.bins})" for column in self.actions.doses if column.bins)
         return f"cp.from_dataframe({', '.join(['table', *words, *([f'actions=[{bins}]'] if bins else [])])})"
 
     def study(self) -> str:
-        """The choices as a study file for `counterpoint run`."""
+        """Return the choices as a study file for `counterpoint run`."""
         lines = ["# How the table is read, as counterpoint check suggests.", "[table]"]
         for name, value in self.choices.items():
             text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
@@ -83,29 +84,25 @@ class Inspection:
         return "\n".join(lines) + "\n"
 
     def page(self) -> str:
-        """Everything, as Markdown."""
+        """Return everything as Markdown."""
         parts = [f"# {self.source or 'The table'}", summary(self), "## Columns", markdown(column_rows(self)), LEGEND]
         for title, text in sections(self).items():
             parts += [f"## {title}", text]
         return "\n\n".join(parts) + "\n"
 
 
-def counted(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
 def percent(share: float) -> str:
-    """A share in percent; one that is neither 0 nor 1 is not rounded to it."""
+    """Format a share in percent; only exact 0 and 1 become 0% and 100%."""
     hundredths = 100 * share
     if hundredths in (0.0, 100.0):
         return f"{hundredths:.0f}%"
     return "<0.1%" if hundredths < 0.1 else ">99.9%" if hundredths > 99.9 else f"{hundredths:.1f}%"
 
 
-def summary(found: Inspection) -> str:
-    """The table in a sentence."""
-    records = found.records
-    start = f"{counted(records.rows, 'row')} and {counted(len(found.columns), 'column')}"
+def summary(inspection: Inspection) -> str:
+    """Describe the table in a sentence."""
+    records = inspection.records
+    start = f"{counted(records.rows, 'row')} and {counted(len(inspection.columns), 'column')}"
     if not records.subjects:
         return f"{start}; no column says whose rows they are."
     episodes = f" in {counted(records.episodes, 'episode')}" if records.episodes != records.subjects else ""
@@ -117,8 +114,8 @@ def summary(found: Inspection) -> str:
     return f"{start}. {whose}. {twice if records.duplicates else unique}."
 
 
-def column_rows(found: Inspection) -> list[dict[str, str]]:
-    """A line for every column, those with a role first."""
+def column_rows(inspection: Inspection) -> list[dict[str, str]]:
+    """Return a row for every column, those with a role first."""
     ranks = {"subject": 0, "episode": 1, "time": 2, "state": 3, "action": 4, "": 9}
     return [
         {
@@ -130,29 +127,28 @@ def column_rows(found: Inspection) -> list[dict[str, str]]:
             MEANS: "" if fact.mean is None else f"{fact.mean:g} ± {fact.sd:g}",
             "note": fact.note,
         }
-        for fact in sorted(found.columns, key=lambda fact: ranks.get(fact.role, 5))
+        for fact in sorted(inspection.columns, key=lambda fact: ranks.get(fact.role, 5))
     ]
 
 
-def sections(found: Inspection) -> dict[str, str]:
-    """The rest of the page by title."""
-    settled, unsettled = _said_problems(found)
+def sections(inspection: Inspection) -> dict[str, str]:
+    """Return the other sections of the page by title."""
+    settled, unsettled = _problems_text(inspection)
+    following = "Once this is corrected" if inspection.trial.error else "Next"
     parts = {
-        "Time": _said_time(found.clock),
-        "Missing values of the state": _said_missing(found),
-        "Actions": _said_actions(found.actions),
-        "Outcomes and rewards": _said_outcomes(found),
-        "To mend or to decide": unsettled or "Nothing.",
+        "Time": _time_text(inspection.clock),
+        "Missing values of the state": _missing_text(inspection),
+        "Actions": _actions_text(inspection.actions),
+        "Outcomes and rewards": _outcomes_text(inspection),
+        "To correct or to decide": unsettled or "Nothing.",
         "Settled by the flags below, unless you know better": settled,
-        "What the loader would do": _said_trial(found.trial),
-        "Once this is mended"
-        if found.trial.error
-        else "Next": f"    {found.command() if found.source else found.call()}",
+        "What the loader would do": _trial_text(inspection.trial),
+        following: f"    {inspection.command() if inspection.source else inspection.call()}",
     }
     return {title: text for title, text in parts.items() if text}
 
 
-def _said_time(clock: Clock | None) -> str:
+def _time_text(clock: Clock | None) -> str:
     if clock is None:
         return ""
     gaps = (
@@ -162,29 +158,31 @@ def _said_time(clock: Clock | None) -> str:
     return f"One step is {clock.step}. Of {counted(clock.pairs, 'pair')} of consecutive rows {gaps}{exact}."
 
 
-def _said_missing(found: Inspection) -> str:
-    gone = found.missing
-    if not gone.cells:
-        return "None." if "state" in found.choices else ""
+def _missing_text(inspection: Inspection) -> str:
+    missing = inspection.missing
+    if not missing.cells:
+        return "None." if "state" in inspection.choices else ""
     rows = [
         {"column": fact.name, "missing": percent(fact.missing), "longest run": f"{fact.longest_run:,}"}
         | {counted(n, "step"): percent(fact.left[str(n)]) for n in STEPS}
-        for fact in found.columns
+        for fact in inspection.columns
         if "state" in fact.role and fact.left
     ]
-    rows += [{"column": "all states", "missing": percent(gone.cells), "longest run": "–"}]
-    rows[-1] |= {counted(n, "step"): percent(gone.left[str(n)]) for n in STEPS}
-    start = f"{percent(gone.rows)} of the rows lack at least one value. The longest run is in rows of one subject; the"
+    rows += [{"column": "all states", "missing": percent(missing.cells), "longest run": "–"}]
+    rows[-1] |= {counted(n, "step"): percent(missing.left[str(n)]) for n in STEPS}
+    start = (
+        f"{percent(missing.rows)} of the rows lack at least one value. The longest run is in rows of one subject; the"
+    )
     return f"{start} last columns say what is left once values are carried forward so far.\n\n{markdown(rows)}"
 
 
-def _said_actions(actions: Actions) -> str:
+def _actions_text(actions: Support) -> str:
     parts = list[str]()
-    for dose in actions.doses:
-        cut = f", cut into {dose.choices} bins" if dose.bins and dose.choices else ""
-        parts.append(f"{dose.name}: {counted(dose.distinct, 'different value')}{cut}.")
-        if dose.support and len(actions.doses) != 2:
-            parts.append(markdown([{dose.name: name, "rows": f"{rows:,}"} for name, rows in dose.support.items()]))
+    for column in actions.doses:
+        cut = f", cut into {column.choices} bins" if column.bins and column.choices else ""
+        parts.append(f"{column.name}: {counted(column.distinct, 'different value')}{cut}.")
+        if column.support and len(actions.doses) != 2:
+            parts.append(markdown([{column.name: name, "rows": f"{rows:,}"} for name, rows in column.support.items()]))
     if len(actions.doses) == 2 and actions.possible:
         parts.append(_grid(actions))
     if len(actions.doses) > 1 and actions.possible:
@@ -193,48 +191,55 @@ def _said_actions(actions: Actions) -> str:
     return "\n\n".join(parts)
 
 
-def _grid(actions: Actions) -> str:
-    """The rows of every pair of actions, the first column's down and the second's across."""
-    (down, across), rows = actions.doses, dict(actions.support)
+def _grid(actions: Support) -> str:
+    """Return a table of the rows of every pair of actions, the first column's down and the second's across."""
+    down, across = actions.doses
+    rows = dict(actions.support)
     head = f"{down.name} ↓ {across.name} →"
     lines = [{head: one} | {two: f"{rows.get((one, two), 0):,}" for two in across.support} for one in down.support]
     return markdown(lines)
 
 
-def _said_outcomes(found: Inspection) -> str:
-    lines = [f"{end.name}: {counted(end.subjects, 'subject')}, {counted(end.rows, 'row')}" for end in found.outcomes]
-    if found.records.episodes:
-        lines.append(f"{found.open_ends:,} of {counted(found.records.episodes, 'episode')} end without an outcome")
-    if found.rewards.last_only:
+def _outcomes_text(inspection: Inspection) -> str:
+    lines = [
+        f"{end.name}: {counted(end.subjects, 'subject')}, {counted(end.rows, 'row')}" for end in inspection.outcomes
+    ]
+    if inspection.records.episodes:
+        lines.append(
+            f"{inspection.open_ends:,} of {counted(inspection.records.episodes, 'episode')} end without an outcome"
+        )
+    if inspection.rewards.last_only:
         lines.append("rewards other than 0 stand on last rows only")
     return "\n".join(f"- {line}" for line in lines)
 
 
-def _said_problems(found: Inspection) -> tuple[str, str]:
-    """The problems that the suggested flags settle, and those that they do not."""
-    settled, unsettled, words = list[str](), list[str](), set(found.flags())
-    for problem in found.problems:
-        part = settled if problem.flag == SETTLED or set(shlex.split(problem.flag)) <= words else unsettled
+def _problems_text(inspection: Inspection) -> tuple[str, str]:
+    """Return the problems that the suggested flags settle, and the others."""
+    settled: list[str] = []
+    unsettled: list[str] = []
+    flags = set(inspection.flags())
+    for problem in inspection.problems:
+        part = settled if problem.flag == SETTLED or set(shlex.split(problem.flag)) <= flags else unsettled
         part.append(f"{len(part) + 1}. {problem.what}\n   Why: {problem.why}\n   Do: {problem.flag}")
     return "\n".join(settled), "\n".join(unsettled)
 
 
-def _said_trial(trial: Trial) -> str:
+def _trial_text(trial: Trial) -> str:
     start = f"Tried on {trial.sample:,} rows with the flags below" if trial.sample else "With the flags below"
     if trial.error:
         return f"{start}, it stops: {trial.error}"
     ends = [f"{count:,} in '{name}'" for name, count in trial.ends.items() if count]
     actions = counted(trial.actions, "action") if trial.actions else "continuous actions"
-    said = (
+    text = (
         f"{start}, it reads {counted(trial.rows, 'row')} in {counted(trial.episodes, 'episode')} of"
         f" {counted(trial.subjects, 'subject')}, with {counted(trial.states, 'state column')} and {actions}."
         f" Episodes end: {', '.join([*ends, f'{trial.stopped:,} without an outcome'])}."
     )
-    return "\n".join([said, *(f"- It warns: {note}" for note in trial.notes)])
+    return "\n".join([text, *(f"- It warns: {note}" for note in trial.notes)])
 
 
 def markdown(rows: Sequence[dict[str, str]]) -> str:
-    """Rows as a Markdown table that is also aligned to the eye; numbers stand to the right."""
+    """Format rows as a Markdown table with aligned columns, numbers to the right."""
     lines = [[*rows[0]], *([*row.values()] for row in rows)]
     cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines]
     places = range(len(cells[0]))
