@@ -4,13 +4,14 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import tyro
 
-from counterpoint.cli.console import say, show
+from counterpoint.cli.console import CONSOLE, progress, say, show
 from counterpoint.cli.main import run_command
 from counterpoint.core.artifacts import device_of, encode
 from counterpoint.core.errors import CounterpointError, require
@@ -21,14 +22,13 @@ from reproduction.counterfactuals import Counterfactuals
 from reproduction.counterfactuals import quick as quick_counterfactuals
 from reproduction.evaluation import EvaluationBenchmark
 from reproduction.evaluation import quick as quick_evaluation
-from reproduction.executors import Auto, Joblib, Ray
+from reproduction.executors import Auto, InProcess, Joblib, Ray, Report
 from reproduction.experiment import Experiment, Finished, choose, run
 from reproduction.groups import GroupAccuracy
 from reproduction.groups import quick as quick_groups
 from reproduction.hd import HD, HD_PROTOCOL
 from reproduction.hd_arms import hd_arms, quick_hd_arms
 from reproduction.logs import RANDOM_ACTION_SHARE
-from reproduction.progress import Executors, watching_cells
 from reproduction.sd import QUICK_EPISODES, WITHOUT_FAILURES, quick_sd, sd
 from reproduction.sepsis import Sepsis
 from reproduction.sepsis_arms import SepsisArms, quick_sepsis_arms
@@ -59,6 +59,13 @@ SECONDS = {
 """Seconds of a part, measured: with --quick on one core, and in full in one process on a H200 shared with others."""
 CPU_SAVES, GPU_SAVES = 5.0, 60.0
 """Seconds between two checkpoints: a stack of a hundred networks on a GPU is quick to train and slow to write."""
+
+Executors = (
+    Annotated[Auto, tyro.conf.subcommand("auto", description="a process for every core, or all here with a GPU")]
+    | Annotated[InProcess, tyro.conf.subcommand("in-process", description="all in this process")]
+    | Annotated[Joblib, tyro.conf.subcommand("joblib", description="processes on this machine")]
+    | Annotated[Ray, tyro.conf.subcommand("ray", description="a Ray cluster")]
+)
 
 
 @dataclass(frozen=True)
@@ -101,7 +108,7 @@ class Reproduce:
         failures = []
         record: dict[str, Any] = {}
         names = {experiment.name: part for part, experiment in parts.items()}
-        with watching_cells() as report:
+        with cell_progress() as report:
             saves = GPU_SAVES if self.on_gpu else CPU_SAVES
             for finished in run(list(parts.values()), self.out, self.executor, self.device, report, saves):
                 part = names[finished.experiment.name]
@@ -253,6 +260,16 @@ class Reproduce:
         path = self.out / f"all{'-quick' * self.quick}.settings.json"
         write_json({**call, **provenance(), "parts": parts}, path)
         say(f"what ran and how long it took is in {path}")
+
+
+@contextmanager
+def cell_progress() -> Iterator[Report]:
+    """Progress bars on a terminal; in a file or a pipe, a line whenever cells are done."""
+    if CONSOLE.is_terminal:
+        with progress() as report:
+            yield report
+    else:
+        yield lambda stage, done, total: say(f"{done} of {total} cells") if stage == "cells" else None
 
 
 def main(arguments: list[str] | None = None) -> None:

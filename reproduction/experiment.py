@@ -193,7 +193,7 @@ def run(
         report: Called as report("cells", done, total) and, where cells run in this process, by their training.
         save_seconds: Seconds between two checkpoints of a training.
     """
-    begun = time.perf_counter()
+    start = time.perf_counter()
     places = [(experiment, (out / experiment.name).resolve()) for experiment in experiments]
     # Two cells of one key are one piece of work: they differ in their labels alone.
     work = {
@@ -201,16 +201,16 @@ def run(
         for experiment, folder in places
         for cell in experiment.cells()
     }
-    queue = [each for each in work.values() if read_record(each.folder, each.cell) is None]
+    queue = [item for item in work.values() if read_record(item.folder, item.cell) is None]
     place = {experiment.name: number for number, experiment in enumerate(experiments)}
-    queue.sort(key=lambda each: (place[each.experiment.name], -each.cell.cost))
-    left = Counter(each.experiment.name for each in queue)
+    queue.sort(key=lambda item: (place[item.experiment.name], -item.cell.cost))
+    left = Counter(item.experiment.name for item in queue)
     failures: dict[str, Rows] = {experiment.name: [] for experiment in experiments}
     done = len(work) - len(queue)
     report("cells", done, len(work))
     for experiment in experiments:
         if not left[experiment.name]:
-            yield _write(experiment, out, [], executor, time.perf_counter() - begun)
+            yield _write(experiment, out, [], executor, time.perf_counter() - start)
     for index, outcome in executor.run(_run_cell, queue, report):
         finished = queue[index]
         name = finished.experiment.name
@@ -223,7 +223,7 @@ def run(
         report("cells", done, len(work))
         left[name] -= 1
         if not left[name]:
-            yield _write(finished.experiment, out, failures[name], executor, time.perf_counter() - begun)
+            yield _write(finished.experiment, out, failures[name], executor, time.perf_counter() - start)
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ class _Work:
 
 def _run_cell(work: _Work, report: Report) -> dict[str, Any]:
     """Run a cell, from its checkpoints where there are any; those of older code or data are deleted."""
-    begun = time.perf_counter()
+    start = time.perf_counter()
     cell = work.cell
     # A training that began on a GPU cannot go on elsewhere with the same numbers.
     checkpoints = work.folder / "checkpoints" / f"{cell.key}-{device_of(work.device).type}"
@@ -254,7 +254,7 @@ def _run_cell(work: _Work, report: Report) -> dict[str, Any]:
         shutil.rmtree(checkpoints, ignore_errors=True)
         rows = cell.function(cell.recipe, context)
     gc.collect()
-    return {"name": cell.name, "seconds": time.perf_counter() - begun, **where(), "rows": rows}
+    return {"name": cell.name, "seconds": time.perf_counter() - start, **where(), "rows": rows}
 
 
 def _store(work: _Work, record: Mapping[str, Any]) -> None:
