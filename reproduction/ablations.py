@@ -1,7 +1,7 @@
-"""One change at a time from CTRL_g with the default SCM, or from the search inside it: what the returns depend on.
+"""Ablations: CTRL_g with the default SCM, and the search inside it, with one setting changed at a time.
 
-Every arm sees the same data seeds, and every arm that fits the same SCM on them fits the very same one, so fresh noise
-differs from the reference in the noise of the imagined rows alone.
+Every arm sees the same data seeds, and arms with the same SCM recipe fit identical SCMs on them. So "fresh noise"
+differs from the reference only in the noise of the imagined rows.
 """
 
 from collections.abc import Collection, Sequence
@@ -78,7 +78,7 @@ def _grid(
 
 
 def search_variants(reference: Search) -> dict[str, Search]:
-    """The search, and everything that differs from it in one thing; the part before the colon is the question."""
+    """The search, and everything that differs from it in one thing; the part before the colon names the setting."""
     longer = replace(reference.schedule, steps=reference.schedule.steps * 12 // 5, patience=0)
     return {
         REFERENCE: reference,
@@ -106,7 +106,7 @@ def ablation_comparisons(arms: Collection[str]) -> list[tuple[str, str]]:
 
 
 def ablation_arms(reference: CTRLg, lengths: Sequence[int]) -> dict[str, Arm]:
-    """The reference, and everything that differs from it in one thing; the part before the colon is the question."""
+    """The reference, and everything that differs from it in one thing; the part before the colon names the setting."""
     learner = reference.learner
     learners = {
         **{f"length: {steps} updates": _of_length(learner, steps) for steps in lengths},
@@ -119,8 +119,8 @@ def ablation_arms(reference: CTRLg, lengths: Sequence[int]) -> dict[str, Arm]:
     }
     return {
         REFERENCE: Arm(reference, CartPole()),
-        **{name: Arm(replace(reference, learner=each), CartPole()) for name, each in learners.items()},
-        **{name: Arm(replace(reference, augmenter=each), CartPole()) for name, each in augmenters.items()},
+        **{name: Arm(replace(reference, learner=changed), CartPole()) for name, changed in learners.items()},
+        **{name: Arm(replace(reference, augmenter=changed), CartPole()) for name, changed in augmenters.items()},
         "selection: one network's share of episodes": Arm(replace(reference, selection=_share(reference)), CartPole()),
         "SCM: one network": Arm(replace(reference, model=default_scm(ensemble=1)), CartPole()),
         **_reading_arms(reference),
@@ -128,14 +128,14 @@ def ablation_arms(reference: CTRLg, lengths: Sequence[int]) -> dict[str, Arm]:
 
 
 def _share(reference: CTRLg) -> RolloutSelection:
-    """As many episodes in all as a model of one network is tried in, spread over the members."""
+    """As many episodes in all as for a model of one network, spread over the members."""
     return replace(reference.selection, starts=max(reference.selection.starts // default_scm().ensemble, 1))
 
 
 def _of_length(learner: D3QN, steps: int) -> D3QN:
-    """Another length, looked at as many times."""
-    looks = learner.schedule.steps // learner.schedule.check_every
-    return replace(learner, schedule=replace(learner.schedule, steps=steps, check_every=steps // looks))
+    """The learner with another number of updates and the same number of validations."""
+    validations = learner.schedule.steps // learner.schedule.check_every
+    return replace(learner, schedule=replace(learner.schedule, steps=steps, check_every=steps // validations))
 
 
 def _reading_arms(reference: CTRLg) -> dict[str, Arm]:

@@ -1,8 +1,7 @@
-"""The appendix's better-than-random behaviour: a policy trained for ten episodes, followed with some exploration."""
+"""The appendix's better-than-random behaviour policy: trained for ten episodes, then followed with some exploration."""
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -19,24 +18,21 @@ from counterpoint.tasks.base import KnownSCM
 
 EPISODES = 10
 RESTARTS = 10
-"""Starts in an episode: a CartPole trial under random actions lasts about 25 steps, and ten of those teach nothing. An
-episode therefore starts over at a failure, ten times."""
+"""Starts in an episode. A CartPole trial under random actions lasts about 25 steps, and ten such trials are too few to
+learn from. An episode therefore starts over at a failure, ten times."""
 EXPLORATION = 0.2
 """Share of random actions while the policy is trained."""
 RANDOM_ACTION_SHARE = 0.7
-"""Share of random actions in the log. The paper is silent. With this one a behaviour lasts twice as long as chance and
-still fails now and then; at 0.2 most logs of 250 trials hold no failure, and single steps then teach nothing."""
+"""Share of random actions in the log; the paper does not give it. With this share a trial lasts twice as long as under
+random actions and still fails at times. At 0.2 most logs of 250 trials hold no failure, and single steps without
+failures cannot be learned from."""
 LEARNER = D3QN((64, 64), Schedule(steps=2000, rate="linear"), batch=128, learning_rate=1e-3)
-"""Learned twice, on the first half of the episodes and on all of them; 600 updates are too few to beat chance."""
-
-
-def training_recipe() -> tuple[Any, ...]:
-    """What the behaviours' training depends on beside the seed."""
-    return EPISODES, RESTARTS, EXPLORATION, LEARNER
+"""Learned twice, on the first half of the episodes and on all of them; 600 updates are too few to beat random
+actions."""
 
 
 def exploring(policy: Policy, task: KnownSCM, share: float) -> BehaviourPolicy:
-    """Follow `policy`, but take a random action in a share of the steps."""
+    """Return a behaviour that follows `policy` and takes a random action in a share of the steps."""
 
     def act(state: Float[Tensor, "n s"], random: torch.Generator) -> Float[Tensor, "n a"]:
         at_random = torch.rand(len(state), 1, generator=random) < share
@@ -48,7 +44,7 @@ def exploring(policy: Policy, task: KnownSCM, share: float) -> BehaviourPolicy:
 def trained_behaviours(
     task: KnownSCM, seeds: Sequence[int], random_action_share: float = RANDOM_ACTION_SHARE
 ) -> list[BehaviourPolicy]:
-    """One behaviour a seed, each from its own ten episodes; all learn in one stack."""
+    """Train a behaviour for every seed, each from ten episodes of its own; all learn in one stack."""
     behaviours = [random_policy(task) for _ in seeds]
     tables: list[list[Transitions]] = [[] for _ in seeds]
     policies: list[Policy] = []
@@ -64,11 +60,11 @@ def trained_behaviours(
 
 
 def trained_behaviour(task: KnownSCM, seed: int) -> BehaviourPolicy:
-    """The behaviour of one seed."""
+    """Train the behaviour of one seed."""
     return trained_behaviours(task, [seed])[0]
 
 
 def _episode(task: KnownSCM, act: BehaviourPolicy, seed: int, episode: int) -> Transitions:
-    """One episode: ten starts, each followed until it fails, 200 steps at most."""
+    """Simulate one episode: ten starts, each followed until it fails, 200 steps at most."""
     rows = simulate(task, act, RESTARTS, 200, derive(seed, "episode", episode), stop_at_failure=True)
     return replace(rows, noise=rows.noise[:, :0])

@@ -1,7 +1,7 @@
-"""From the rows of a grid to what they say: levels, paired differences, probabilities of improvement, figures.
+"""Statistics of a grid's rows and their page: levels, paired differences, probabilities of improvement, figures.
 
 A score is one training seed's mean return over its evaluation trials; intervals are 95% bootstrap intervals over seeds
-(`evaluation/statistics.py`), and differences are taken seed by seed, on the same logs.
+(`counterpoint.core.statistics`), and differences are taken seed by seed, on the same logs.
 """
 
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ def differences(rows: Sequence[Row], comparisons: Comparisons, column: str = SEL
 
 
 def selection(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """What choosing a checkpoint without the environment brings: selected − last, by method and number of trials."""
+    """Return of the selected checkpoint minus that of the last one, by method and number of trials."""
     table = []
     for method, trials in dict.fromkeys((row["method"], row["trials"]) for row in rows):
         left, right = pair(*(_scores(rows, method, trials, column) for column in (SELECTED, LAST)))
@@ -103,16 +103,16 @@ def write_summary(
 
 
 def _headline(rows: Sequence[Row], comparisons: Comparisons, behaviour: Behaviour) -> list[str]:
-    """In words, and its comparisons: our methods against the paper's baselines, all of its arms but CTRL_g."""
+    """A paragraph, a heading and a table: our methods against the paper's baselines, all of its arms but CTRL_g."""
     baselines = {point["method"] for point in paper_returns_by_size(behaviour)} - set(PAPER_NAMES.values())
     ours = list(dict.fromkeys(method for method, _ in comparisons))
     others = list(dict.fromkeys(baseline for _, baseline in comparisons if baseline in baselines))
     scores = {(m, str(n)): _scores(rows, m, n, SELECTED) for m in (*ours, *others) for n in _sizes(rows)}
-    found = Headline.of({key: own for key, own in scores.items() if own}, ours, others)
-    if not found.comparisons:
+    headline = Headline.of({key: by_seed for key, by_seed in scores.items() if by_seed}, ours, others)
+    if not headline.comparisons:
         return []
     heading = "## Headline comparisons by number of trials, intervals that hold together"
-    return [found.text("at {} trials"), heading, found.table()]
+    return [headline.text("at {} trials"), heading, headline.table()]
 
 
 def _sections(rows: Sequence[Row], compared: Sequence[Row]) -> list[str]:
@@ -182,7 +182,7 @@ def _printed(compared: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _paper_rows(rows: Sequence[Row], behaviour: Behaviour) -> list[dict[str, Any]]:
-    """The paper's points under our names: both of our CTRL_g stand beside the paper's one."""
+    """The paper's points under our names: both of our CTRL_g are drawn with the paper's one."""
     points, sizes = paper_returns_by_size(behaviour), _sizes(rows)
     return [
         {**point, "method": method}

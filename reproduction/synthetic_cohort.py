@@ -22,10 +22,10 @@ class MakeSyntheticCohort:
 
     def execute(self) -> None:
         require(self.out.suffix == ".parquet", f"--out {self.out} is no Parquet file; give it the ending .parquet")
-        found = self.cohort.build(self.out)
-        # Who is still there at the horizon has no outcome, which a cohort of MIMIC-III always knows.
-        command = f"{fit_command(self.out, found, self.cohort.held_out, self.cohort.seed)} --truncated truncated"
-        record = {"options": asdict(self.cohort), **found, "fit": command, "made_with": provenance()}
+        counts = self.cohort.build(self.out)
+        # A patient who is still there at the horizon has no outcome; in a cohort of MIMIC-III every patient has one.
+        command = f"{fit_command(self.out, counts, self.cohort.held_out, self.cohort.seed)} --truncated truncated"
+        record = {"options": asdict(self.cohort), **counts, "fit": command, "made_with": provenance()}
         write_json(record, self.out.with_suffix(".json"))
-        say(f"{found['rows']} rows of {found['stays']} stays in {self.out}, how it was made in {self.out.stem}.json")
+        say(f"{counts['rows']} rows of {counts['stays']} stays in {self.out}, how it was made in {self.out.stem}.json")
         say(f"next: {command}")
