@@ -234,6 +234,8 @@ class Reproduce:
             title, table = experiment.summary(finished.rows)
             if table and self.experiment != "all":
                 show(table, title)
+            elif title and self.experiment != "all":
+                say(title)
             if isinstance(experiment, Sepsis) and experiment.parts(self.out).exists():
                 say(f"the report of seed {experiment.first_seed} is in {report_of(experiment, self.out)}")
             say(f"{experiment.name}: every row in {self.out / experiment.name}.csv")

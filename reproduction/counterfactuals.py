@@ -1,16 +1,14 @@
-"""The benchmark of counterfactuals: every estimator against SCMs whose truth is known, over sample sizes and seeds.
+"""The benchmark of counterfactuals: every estimator against SCMs with known truth, over sample sizes and seeds.
 
-A row is (scm, n, seed, method, error, fresh_error, round_trip, recipe, commit): errors of counterfactuals, of fresh
-noise in the same model, and of the answer to the action that was taken. Fits of one estimator on problems alike in
-shape are learned together, in packs that the definition fixes; two estimators that differ in their abduction alone are
-read off one fit. Every finished pack is a file of its own, so that a killed run goes on. A changed recipe or other code
-is another pack. Seconds, which no two runs share, have a file of their own.
+A row is (scm, n, seed, method, error, fresh_error, round_trip, recipe, commit): the errors of counterfactuals, of fresh
+noise in the same model, and of the answer to the logged action. A cell is a stack of fits of one recipe on problems of
+the same shape. Estimators that differ only in their abduction share a fit. Seconds, which differ from run to run, are
+in `<name>.seconds.json`.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from importlib import metadata
 from itertools import product
 from pathlib import Path
@@ -21,27 +19,26 @@ from jaxtyping import Float
 from torch import Tensor
 
 from counterpoint.core.artifacts import encode, recipe_hash, write_text
-from counterpoint.core.errors import CounterpointError, require
-from counterpoint.core.results import made_by, provenance, where, write_csv, write_json
+from counterpoint.core.errors import require
+from counterpoint.core.results import write_json
 from counterpoint.core.seeding import derive, generator
 from counterpoint.core.settings import Count, Positive, Widths, check_settings
 from counterpoint.data.jobs import Job
 from counterpoint.data.transitions import Transitions
 from counterpoint.models.scm.bicogan import AdversarialSCM
+from counterpoint.simulation.augmentation import without_noise
 from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks.base import KnownSCM
 from counterpoint.tasks.cartpole import CartPole
 from counterpoint.tasks.hiv import HIV
 from counterpoint.tasks.synthetic import PROBLEMS, SIMPSON_SYMPROD, TRIANGLE_NLIN, CausalSet, OneStep, sample
 from counterpoint.tasks.tumour import Tumour
-from reproduction.cells import Rows, carry_out, read_rows, refuse_failures, write_rows
 from reproduction.estimators import about_seconds, auto_candidates, estimators, fit_graphs, gap, quick_estimators
-from reproduction.executors import Executor, InProcess
-from reproduction.grid import code_version
+from reproduction.experiment import Cell, Context, Experiment, Rows
 from reproduction.measures.counterfactual_error import CounterfactualError, questions, score
 from reproduction.pages.counterfactuals import COLUMNS, Expected, counterfactual_errors, counterfactuals_page
+from reproduction.pages.tables import group_by, select, unique
 from reproduction.peers_dowhy import DoWhyGCM
-from reproduction.workers import Report, silent
 
 NINE: dict[str, KnownSCM] = {**PROBLEMS, "cartpole": CartPole()}
 TASKS: dict[str, KnownSCM] = {**NINE, "tumour": Tumour(), "hiv": HIV()}
@@ -51,44 +48,39 @@ SET_ROWS = 20_000
 TEST_ROWS = 2000
 Problem = tuple[str, int]
 """An SCM and the rows to fit on."""
+Fit = tuple[str, int, int]
+"""An SCM, the rows to fit on, and the seed."""
 
 
 @dataclass(frozen=True)
-class Pack:
-    """Fits on problems alike in shape, learned in one stack, and the estimators that are read off them."""
+class Stack:
+    """Fits on problems of the same shape, learned in one stack, and the estimators that share them."""
 
     estimators: tuple[tuple[str, Any], ...]
     """(name, recipe) of each; the first is fitted."""
-    fits: tuple[tuple[str, int, int], ...]
-    """(scm, rows, seed) of each."""
-
-    @property
-    def key(self) -> str:
-        """What defines the pack, the code included."""
-        return recipe_hash(code_version(), TEST_ROWS, self)
+    fits: tuple[Fit, ...]
 
     @property
     def recipe(self) -> Any:
-        """What is fitted."""
+        """The recipe that is fitted."""
         return self.estimators[0][1]
 
     @property
-    def title(self) -> str:
-        """What a line about it names."""
-        return f"{' and '.join(name for name, _ in self.estimators)} on {self.fits[0][0]}"
-
-    @property
-    def about_seconds(self) -> float:
-        """About how long it takes, for the order of the work alone."""
+    def cost(self) -> float:
+        """About how many seconds it takes."""
         return sum(about_seconds(self.recipe, n, columns_of(scm)) for scm, n, _ in self.fits)
+
+    def cell(self) -> Cell:
+        names = " and ".join(name for name, _ in self.estimators)
+        return Cell(fit_and_score, self, f"{names} on {self.fits[0][0]}", cost=self.cost)
 
 
 @dataclass(frozen=True)
-class Counterfactuals:
-    """What to run."""
+class Counterfactuals(Experiment):
+    """Every estimator on every SCM that it supports, with several numbers of rows and seeds."""
 
     scms: tuple[str, ...] = (*TASKS, *SETS)
-    """Which SCMs."""
+    """Names of the SCMs."""
     n: Widths = (1000, 5000)
     """Rows to fit on; the causal sets have their own number."""
     set_rows: Positive = SET_ROWS
@@ -98,104 +90,87 @@ class Counterfactuals:
     first_seed: Count = 0
     """The first of them."""
     estimators: Mapping[str, Any] = field(default_factory=estimators)
-    """Who is asked."""
+    """Recipes by their names in the table."""
     pack_size: Count = 0
-    """Fits that are learned in one stack at most; 0 for all that are alike, which suits a GPU."""
+    """The most fits in one stack; 0 for all of the same shape, which suits a GPU."""
     name: str = "counterfactuals"
-    """What the files are called."""
+
+    columns = COLUMNS
 
     def __post_init__(self) -> None:
         check_settings(self)
         unknown = [scm for scm in self.scms if scm not in (*TASKS, *SETS)]
         require(not unknown, f"there is no SCM '{(*unknown, '')[0]}'; choose from {', '.join((*TASKS, *SETS))}")
-        require(bool(self.packs()), "there is nothing to run; name SCMs, numbers of rows and estimators that fit them")
+        require(bool(self.stacks()), "there is nothing to run; name SCMs, numbers of rows and estimators that fit them")
 
     def problems(self) -> list[Problem]:
-        """Every SCM with every number of rows."""
+        """Return every SCM with every number of rows."""
         return [(scm, n) for scm in self.scms for n in ((self.set_rows,) if scm in SETS else self.n)]
 
     def gaps(self) -> dict[tuple[str, str], str]:
-        """(method, scm) that cannot be asked, and why."""
-        found = {
+        """Return the pairs (method, scm) that the method does not support, and why."""
+        reasons = {
             (name, scm): gap(recipe, columns_of(scm), scm in SETS)
             for name, recipe in self.estimators.items()
             for scm in self.scms
         }
-        return {place: why for place, why in found.items() if why}
+        return {place: reason for place, reason in reasons.items() if reason}
 
-    def packs(self) -> list[Pack]:
-        """All of the work, the longest first."""
-        trained: dict[Any, list[tuple[str, Any]]] = {}
+    def cells(self) -> list[Cell]:
+        return [stack.cell() for stack in self.stacks()]
+
+    def stacks(self) -> list[Stack]:
+        """Return all stacks, the longest first."""
+        alike: dict[Any, list[tuple[str, Any]]] = {}
         for name, recipe in self.estimators.items():
-            trained.setdefault(trained_as(recipe), []).append((name, recipe))
-        packs = [pack for own in trained.values() for pack in self._packs_of(tuple(own))]
-        return sorted(packs, key=lambda pack: -pack.about_seconds)
+            alike.setdefault(trained_as(recipe), []).append((name, recipe))
+        stacks = [stack for shared in alike.values() for stack in self._stacks_of(tuple(shared))]
+        return sorted(stacks, key=lambda stack: -stack.cost)
 
-    def _packs_of(self, own: tuple[tuple[str, Any], ...]) -> Iterator[Pack]:
-        """The packs of estimators that are trained in one way, all of which can be asked the same."""
-        (name, recipe), gaps = own[0], self.gaps()
-        problems = [problem for problem in self.problems() if (name, problem[0]) not in gaps]
-        alike: dict[Any, list[tuple[str, int, int]]] = {}
-        for (scm, n), seed in product(problems, range(self.first_seed, self.first_seed + self.seeds)):
-            alike.setdefault(shape_of(scm), []).append((scm, n, seed))
+    def _stacks_of(self, shared: tuple[tuple[str, Any], ...]) -> Iterator[Stack]:
+        """The stacks of estimators that share their fits, and so support the same problems."""
+        name, recipe = shared[0]
+        gaps = self.gaps()
+        alike: dict[Any, list[Fit]] = {}
+        for (scm, n), seed in product(self.problems(), range(self.first_seed, self.first_seed + self.seeds)):
+            if (name, scm) not in gaps:
+                alike.setdefault(shape_of(scm), []).append((scm, n, seed))
         for fits in alike.values():
-            # DoWhy gains nothing from a stack, and processes can share small packs out.
+            # DoWhy gains nothing from a stack, and processes can share small ones out.
             size = self.seeds if isinstance(recipe, DoWhyGCM) else self.pack_size or len(fits)
             for first in range(0, len(fits), size):
-                yield Pack(own, tuple(fits[first : first + size]))
+                yield Stack(shared, tuple(fits[first : first + size]))
 
-    def run(
-        self,
-        out: Path,
-        executor: Executor = InProcess(),
-        device: str = "cpu",
-        report: Report = silent,
-        command: str = "",
-    ) -> Rows:
-        """Run what is not done yet; write `<name>.csv`, `.seconds.json`, `.md`, `.settings.json` and figures."""
-        packs, folder = self.packs(), out / self.name / "cells"
-        left = [pack for pack in packs if read_rows(folder / f"{pack.key}.json", COLUMNS) is None]
-        keep = lambda pack, rows: write_rows(folder / f"{pack.key}.json", rows)
-        work, failures = partial(run_pack, device=device), out / f"{self.name}.failures.txt"
-        failed = carry_out(left, work, keep, lambda pack: pack.title, len(packs), failures, executor, report)
-        found = [read_rows(folder / f"{pack.key}.json", COLUMNS) or [] for pack in packs]
-        rows = self._write(found, out, command or "Counterfactuals().run")
-        refuse_failures(failed, len(packs), "packs")
-        return rows
-
-    def _write(self, packs: Sequence[Rows], out: Path, command: str) -> Rows:
-        """The files of a run from its packs, in the order of the table and not of the work."""
-        places = [(s, n, m) for s, n in self.problems() for m in self.estimators]
+    def table(self, rows: Rows) -> Rows:
+        """Sort the rows by problem, method and seed."""
+        places = [(scm, n, method) for scm, n in self.problems() for method in self.estimators]
         order = {place: number for number, place in enumerate(places)}
-        rows = sorted(
-            (row for pack in packs for row in pack),
-            key=lambda row: (order[row["scm"], row["n"], row["method"]], row["seed"]),
-        )
-        write_csv(rows, out / f"{self.name}.csv", COLUMNS)
-        write_json(_seconds(rows), out / f"{self.name}.seconds.json")
-        made = made_by([[{**pack[0], "seconds": _whole(pack)}] for pack in packs if pack], "method")
-        write_json({**encode(self), **made, **provenance(), **_peers()}, out / f"{self.name}.settings.json")
-        if rows:
-            write_text(out / f"{self.name}.md", counterfactuals_page(rows, self.expected(), command))
-            self._draw(rows, out)
-        return rows
+        table = [{**row, "commit": row["commit"] or "unknown"} for row in rows]
+        return sorted(table, key=lambda row: (order[row["scm"], row["n"], row["method"]], row["seed"]))
 
-    def _draw(self, rows: Rows, out: Path) -> None:
-        """A figure for each number of rows, the estimators in their order."""
+    def settings(self) -> dict[str, Any]:
+        return {**encode(self), **_peers()}
+
+    def page(self, rows: Rows, out: Path) -> None:
+        """The page, the seconds, and a heat map for each number of rows."""
+        table = self.table(rows)
+        write_json(_seconds(table), out / f"{self.name}.seconds.json")
+        page = counterfactuals_page(table, self.expected(), self.command)
+        write_text(out / f"{self.name}.md", page)
         names = list(self.estimators)
-        for n in sorted({row["n"] for row in rows}):
-            some = sorted((row for row in rows if row["n"] == n), key=lambda row: names.index(row["method"]))
-            counterfactual_errors(some, out / f"{self.name}_{n}.png", title=f"Counterfactual error, {n} rows")
+        for n in sorted(unique(table, "n")):
+            part = sorted(select(table, n=n), key=lambda row: names.index(row["method"]))
+            counterfactual_errors(part, out / f"{self.name}_{n}.png", title=f"Counterfactual error, {n} rows")
 
     def expected(self) -> Expected:
-        """What a whole table holds."""
+        """Return the cells of a complete table."""
         return Expected(
-            tuple(self.problems()),
-            tuple(self.estimators),
-            self.seeds,
-            self.gaps(),
-            auto_candidates(self.estimators),
-            tuple(scm for scm in self.scms if scm in NINE),
+            problems=tuple(self.problems()),
+            methods=tuple(self.estimators),
+            seeds=self.seeds,
+            gaps=self.gaps(),
+            choosing=auto_candidates(self.estimators),
+            compared=tuple(scm for scm in self.scms if scm in NINE),
         )
 
 
@@ -205,75 +180,70 @@ def quick() -> Counterfactuals:
     return Counterfactuals(scms, (400,), 400, 1, estimators=quick_estimators(), name="counterfactuals-quick")
 
 
-def named(wanted: Sequence[str], known: Mapping[str, Any]) -> dict[str, Any]:
-    """The estimators of these names, or all of them where none is named."""
-    unknown = [name for name in wanted if name not in known]
-    if unknown:
-        raise CounterpointError(f"there is no method '{unknown[0]}'; choose from {', '.join(known)}")
-    return {name: recipe for name, recipe in known.items() if not wanted or name in wanted}
-
-
 def trained_as(recipe: Any) -> Any:
-    """What two estimators share that one fit serves."""
+    """Return the part of a recipe that its training depends on; two estimators with the same part share a fit."""
     return recipe.trained if isinstance(recipe, AdversarialSCM) else recipe
 
 
 def fingerprint(recipe: Any) -> str:
-    """A hash of a recipe, with a letter before it so that a CSV does not give it back as a number."""
+    """Hash a recipe; the first letter keeps a reader of the CSV from taking the hash for a number."""
     return f"r{recipe_hash(recipe)}"
 
 
 def columns_of(scm: str) -> int:
-    """Columns of the state, or variables of the graph."""
+    """Count the columns of the state, or the variables of the graph."""
     return len(SETS[scm].names) if scm in SETS else len(TASKS[scm].state_names)
 
 
 def shape_of(scm: str) -> tuple[Any, ...]:
-    """What must agree for two problems to be learned in one stack; a graph is learned alone."""
+    """Return what two problems of one stack must have in common; a graph is learned alone."""
     return (scm,) if scm in SETS else (TASKS[scm].state_names, TASKS[scm].actions)
 
 
 def log(scm: str, n: int, seed: int) -> Transitions:
-    """`n` rows of a problem with their noise; trials of 20 steps under random actions where it is sequential."""
+    """Simulate `n` rows of a problem with their noise; trials of 20 steps under random actions if it is sequential."""
     task = TASKS[scm]
     if isinstance(task, OneStep):
         return sample(task, n, seed)
     return simulate(task, random_policy(task), n // 20, 20, seed)
 
 
-def blind(rows: Transitions) -> Transitions:
-    """Without the noise: no model may see it."""
-    return replace(rows, noise=rows.noise[:, :0])
-
-
-def run_pack(pack: Pack, report: Report = silent, device: str = "cpu") -> Rows:
-    """Fit every problem of a pack, in one stack, and judge each model on rows it has not seen."""
+def fit_and_score(stack: Stack, context: Context) -> Rows:
+    """Fit every problem of a stack, and score each model on rows it has not seen."""
     begun = time.process_time()
-    models = _fitted(pack, device)
-    made = {**where(), "seconds": (time.process_time() - begun) / len(models)}
-    made["commit"] = made["commit"] or "unknown"
-    found = (
-        (name, recipe, fit, _error(model if recipe == pack.recipe else recipe.reread(model), fit))
-        for name, recipe in pack.estimators
-        for model, fit in zip(models, pack.fits, strict=True)
-    )
-    return [
-        {"scm": scm, "n": n, "seed": seed, "method": name, "error": error.error, "fresh_error": error.fresh_error,
-         "round_trip": error.round_trip, "recipe": fingerprint(recipe), **made}
-        for name, recipe, (scm, n, seed), error in found
-    ]  # fmt: skip
+    models = _fitted(stack, context.device)
+    seconds = (time.process_time() - begun) / len(models)
+    rows: Rows = []
+    for name, recipe in stack.estimators:
+        for model, fit in zip(models, stack.fits, strict=True):
+            error = _error(model if recipe == stack.recipe else recipe.reread(model), fit)
+            scm, n, seed = fit
+            rows.append(
+                {
+                    "scm": scm,
+                    "n": n,
+                    "seed": seed,
+                    "method": name,
+                    "error": error.error,
+                    "fresh_error": error.fresh_error,
+                    "round_trip": error.round_trip,
+                    "recipe": fingerprint(recipe),
+                    "seconds": seconds,
+                }
+            )
+    return rows
 
 
-def _fitted(pack: Pack, device: str) -> list[Any]:
-    scm, seeds = pack.fits[0][0], [seed for _, _, seed in pack.fits]
+def _fitted(stack: Stack, device: str) -> list[Any]:
+    scm, seeds = stack.fits[0][0], [seed for _, _, seed in stack.fits]
     if scm in SETS:
-        tables = [SETS[scm].sample(n, derive(seed, "fit"))[0] for _, n, seed in pack.fits]
-        return fit_graphs(pack.recipe, tables, SETS[scm].parents, seeds, device)
-    jobs = [Job(blind(log(scm, n, derive(seed, "fit"))), seed) for scm, n, seed in pack.fits]
-    return pack.recipe.fit_many(jobs, device=device)
+        tables = [SETS[scm].sample(n, derive(seed, "fit"))[0] for _, n, seed in stack.fits]
+        return fit_graphs(stack.recipe, tables, SETS[scm].parents, seeds, device)
+    jobs = [Job(without_noise(log(scm, n, derive(seed, "fit"))), seed) for scm, n, seed in stack.fits]
+    return stack.recipe.fit_many(jobs, device=device)
 
 
-def _error(model: Any, fit: tuple[str, int, int]) -> CounterfactualError:
+def _error(model: Any, fit: Fit) -> CounterfactualError:
     scm, _, seed = fit
     if scm in SETS:
         return _set_error(model, SETS[scm], seed)
@@ -283,34 +253,29 @@ def _error(model: Any, fit: tuple[str, int, int]) -> CounterfactualError:
 def _set_error(model: Any, causal: CausalSet, seed: int) -> CounterfactualError:
     """Mean distance over interventions at the 25th, 50th and 75th percentiles."""
     x, noise = causal.sample(TEST_ROWS, derive(seed, "test"))
-    answers, fresh = [], []
+    errors, fresh_errors = [], []
     for variable, value in causal.questions(x):
         truth, held = causal.counterfactual(noise, variable, value), {variable: value}
-        answers.append(_distance(model.counterfactual(x, held), truth))
-        fresh.append(_distance(model.sample(len(x), generator(seed, "fresh"), held), truth))
+        errors.append(_distance(model.counterfactual(x, held), truth))
+        fresh_errors.append(_distance(model.sample(len(x), generator(seed, "fresh"), held), truth))
     round_trip = _distance(model.counterfactual(x, {}), x)
-    return CounterfactualError(fmean(answers), fmean(fresh), round_trip, float("nan"), ())
+    return CounterfactualError(fmean(errors), fmean(fresh_errors), round_trip, float("nan"), ())
 
 
 def _distance(left: Float[Tensor, "n x"], right: Float[Tensor, "n x"]) -> float:
     return float((left - right).norm(dim=1).mean())
 
 
-def _whole(pack: Rows) -> float:
-    """Seconds of all fits of a pack; estimators that were read off one fit all tell its seconds."""
-    return sum(row["seconds"] for row in pack if row["method"] == pack[0]["method"])
-
-
 def _seconds(rows: Rows) -> dict[str, Any]:
-    """Processor seconds of a fit: method → scm → rows, the mean over the stack that it was learned in."""
-    found: dict[str, dict[str, dict[str, float]]] = {}
-    for row in rows:
-        found.setdefault(row["method"], {}).setdefault(row["scm"], {})[str(row["n"])] = round(row["seconds"], 3)
-    return found
+    """Processor seconds of a fit, the mean over its stack: method → scm → rows."""
+    seconds: dict[str, dict[str, dict[str, float]]] = {}
+    for (method, scm, n), part in group_by(rows, "method", "scm", "n").items():
+        seconds.setdefault(method, {}).setdefault(scm, {})[str(n)] = round(part[-1]["seconds"], 3)
+    return seconds
 
 
 def _peers() -> dict[str, str]:
-    """Versions of libraries beside which ours is measured, where they are there."""
+    """Versions of the libraries that ours is compared with, where they are installed."""
     try:
         return {"dowhy": metadata.version("dowhy")}
     except metadata.PackageNotFoundError:

@@ -18,7 +18,6 @@ from counterpoint.ope.true_return import true_returns
 from counterpoint.policies.base import Policy, PolicyLearner
 from counterpoint.simulation.trials import trial_subset
 from counterpoint.tasks.base import KnownSCM
-from reproduction.cells import code_version  # noqa: F401  # until all experiments are on the frame
 from reproduction.experiment import Cell, Context, Experiment, Rows
 from reproduction.logs import Behaviour, LogSource, Protocol, logs, shared_logs
 from reproduction.shared_models import learn

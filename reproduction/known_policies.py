@@ -1,6 +1,6 @@
-"""Logs whose writers are known, and policies whose true values are: the ground that off-policy evaluation is tried on.
+"""Problems of off-policy evaluation with known answers: behaviour policies, logs, and policies with true values.
 
-Every ground has policies that the log speaks of, and most have one that it cannot speak of: it treats where nobody was
+Every problem has policies that the log supports, and most have one that it does not: it treats where nobody was
 treated.
 """
 
@@ -36,8 +36,8 @@ LOW_VIRUS = 9.0
 
 
 @dataclass(frozen=True, eq=False)
-class Chances:
-    """A policy by its probabilities."""
+class StochasticPolicy:
+    """A policy given by its action probabilities."""
 
     schema: Schema
     rule: Rule
@@ -46,104 +46,103 @@ class Chances:
         return self.rule(state)
 
     def act(self, state: Float[Tensor, "n s"], generator: torch.Generator) -> Float[Tensor, "n a"]:
-        """The features of drawn actions."""
-        drawn = torch.multinomial(self.rule(state), 1, generator=generator)[:, 0]
-        return _listed(self.schema).table().to(state)[drawn]
+        """Draw actions and return their features."""
+        index = torch.multinomial(self.rule(state), 1, generator=generator)[:, 0]
+        return _listed(self.schema).table().to(state)[index]
 
 
 @dataclass(frozen=True, eq=False)
-class Ground:
-    """A task, who logs in it, and policies to be judged from the log."""
+class OPEProblem:
+    """A task, its behaviour policy, and policies to be evaluated from the log."""
 
     task: KnownSCM
-    logger: Chances
-    policies: Mapping[str, Chances]
-    silent: str
-    """The policy that the log cannot speak of; empty where there is none."""
+    behaviour_policy: StochasticPolicy
+    policies: Mapping[str, StochasticPolicy]
+    unsupported: str
+    """The policy that the log does not support; empty where there is none."""
     subjects: int
     steps: int
     behaviour: BehaviourRecipe | None = None
-    """How whoever logged is estimated; none for the usual way."""
+    """Estimator of the behaviour policy; None for the default."""
 
     def log(self, seed: int) -> Transitions:
-        return simulate(self.task, self.logger.act, self.subjects, self.steps, seed, stop_at_failure=True)
+        """Simulate a log of the behaviour policy."""
+        return simulate(self.task, self.behaviour_policy.act, self.subjects, self.steps, seed, stop_at_failure=True)
 
     def truth(self, policy: str, trials: int, seed: int) -> float:
-        """What the policy is worth: exactly where that can be known, else the mean of so many trials."""
-        judged = self.policies[policy]
+        """The policy's value: exact for a finite process, else the mean return of `trials` trials."""
+        evaluated = self.policies[policy]
         if isinstance(self.task, FiniteProcess):
-            return self.task.value(judged.probabilities(torch.arange(self.task.count)[:, None].float()))
+            return self.task.value(evaluated.probabilities(torch.arange(self.task.count)[:, None].float()))
         random = generator(seed, "drawn actions")
-        actor = lambda state, theta: judged.act(state[0], random)[None]
+        actor = lambda state, theta: evaluated.act(state[0], random)[None]
         return float(returns(actor, self.task, 1, trials, derive(seed, "truth"), self.steps).mean())
 
 
-def icu_sepsis_ground() -> Ground:
-    """1,000 episodes of clinicians; the best policy is what a log of this size can just speak of, or cannot."""
+def icu_sepsis_problem() -> OPEProblem:
+    """1,000 episodes of clinicians; a log of this size hardly supports the optimal policy."""
     process, expert = icu_sepsis()
-    return finite_ground(process, expert, 1000)
+    return finite_problem(process, expert, 1000)
 
 
-def finite_ground(process: FiniteProcess, expert: Float[Tensor, "s a"], subjects: int) -> Ground:
-    """An expert's log of a finite process, and how far the way to the best policy can be judged."""
-    best = process.optimal()
-    tables = {"expert": expert, "half-and-half": (expert + best) / 2, "optimal": best}
-    looked_up = lambda table: lambda state: table[state[:, 0].long().clamp(max=process.count - 1)]
-    policies = {name: Chances(process.schema, looked_up(table)) for name, table in tables.items()}
-    return Ground(process, policies["expert"], policies, "", subjects, process.horizon)
+def finite_problem(process: FiniteProcess, expert: Float[Tensor, "s a"], subjects: int) -> OPEProblem:
+    """An expert's log of a finite process; policies lead from the expert to the optimum."""
+    optimal = process.optimal()
+    tables = {"expert": expert, "half-and-half": (expert + optimal) / 2, "optimal": optimal}
+    rule_of = lambda table: lambda state: table[state[:, 0].long().clamp(max=process.count - 1)]
+    policies = {name: StochasticPolicy(process.schema, rule_of(table)) for name, table in tables.items()}
+    return OPEProblem(process, policies["expert"], policies, "", subjects, process.horizon)
 
 
-def tumour_ground() -> Ground:
-    """Tumours below 2 cm are left alone in the log, others treated in any way."""
-    task = Tumour()
+def tumour_problem() -> OPEProblem:
+    """Tumours below 2 cm are not treated in the log, others at random."""
     small = lambda state: state[:, 0] < SMALL
-    names = "nothing", "chemotherapy", "radiotherapy", "both"
-    return _treating(task, small, names, 300, 20)
+    return _treatments(Tumour(), small, ("nothing", "chemotherapy", "radiotherapy", "both"))
 
 
-def hiv_ground() -> Ground:
-    """Patients with little virus are not treated in the log, others in any way."""
+def hiv_problem() -> OPEProblem:
+    """Patients with little virus are not treated in the log, others at random."""
     low = lambda state: state[:, 4] < LOW_VIRUS
-    return _treating(HIV(), low, ("nothing", "transcriptase inhibitor", "protease inhibitor", "both"), 300, 20)
+    return _treatments(HIV(), low, ("nothing", "transcriptase inhibitor", "protease inhibitor", "both"))
 
 
-def cartpole_ground() -> Ground:
-    """Pushed at random in the log; policies push against the fall with rising probability."""
+def cartpole_problem() -> OPEProblem:
+    """Random pushes in the log; policies push against the fall with increasing probability."""
     task = CartPole()
     count = _listed(task.schema).count
-    any_push = torch.full((1, count), 1 / count)
+    uniform = torch.full((1, count), 1 / count)
 
     def against(share: float) -> Rule:
         def rule(state: Float[Tensor, "n s"]) -> Float[Tensor, "n a"]:
-            falls = (state[:, 2] + 0.5 * state[:, 3] > 0).long() * (count - 1)
-            return share * torch.nn.functional.one_hot(falls, count) + (1 - share) * any_push.expand(len(state), -1)
+            push = (state[:, 2] + 0.5 * state[:, 3] > 0).long() * (count - 1)
+            return share * torch.nn.functional.one_hot(push, count) + (1 - share) * uniform.expand(len(state), -1)
 
         return rule
 
     shares = (0.0, 0.2, 0.4, 0.6, 0.8)
-    policies = {f"against the fall {share:.0%}": Chances(task.schema, against(share)) for share in shares}
-    return Ground(task, Chances(task.schema, against(0.0)), policies, "", 300, 20)
+    policies = {f"against the fall {share:.0%}": StochasticPolicy(task.schema, against(share)) for share in shares}
+    return OPEProblem(task, StochasticPolicy(task.schema, against(0.0)), policies, "", 300, 20)
 
 
-def _treating(
-    task: KnownSCM, spared: Callable[[Tensor], Tensor], names: tuple[str, ...], subjects: int, steps: int
-) -> Ground:
-    """Whoever logged spares some states and treats the others in any way; policies prefer one way in these.
+def _treatments(task: KnownSCM, spared: Callable[[Tensor], Tensor], names: tuple[str, ...]) -> OPEProblem:
+    """The behaviour policy never treats spared states, and the others at random; policies prefer one treatment there.
 
-    One more gives the last treatment to nearly everybody. Trees find the edge of what is spared.
+    One more policy gives the last treatment to nearly everybody, spared or not. The behaviour policy is estimated by
+    trees, which find the edge of the spared region.
     """
     count = len(names)
 
     def preferring(action: int, share: float, sparing: bool = True) -> Rule:
-        wanted = torch.full((count,), (1 - share) / count)
-        wanted[action] += share
+        preferred = torch.full((count,), (1 - share) / count)
+        preferred[action] += share
         none = torch.eye(count)[0]
-        return lambda state: torch.where(spared(state)[:, None] & sparing, none, wanted)
+        return lambda state: torch.where(spared(state)[:, None] & sparing, none, preferred)
 
-    rules = {name: preferring(action, 0.6) for action, name in enumerate(names)}
-    rules = {"as logged": preferring(0, 0.0), **rules, "everybody": preferring(count - 1, 0.9, sparing=False)}
-    policies = {name: Chances(task.schema, rule) for name, rule in rules.items()}
-    return Ground(task, policies["as logged"], policies, "everybody", subjects, steps, BoostedTrees(least=0.01))
+    rules = {"as logged": preferring(0, 0.0)}
+    rules |= {name: preferring(action, 0.6) for action, name in enumerate(names)}
+    rules["everybody"] = preferring(count - 1, 0.9, sparing=False)
+    policies = {name: StochasticPolicy(task.schema, rule) for name, rule in rules.items()}
+    return OPEProblem(task, policies["as logged"], policies, "everybody", 300, 20, BoostedTrees(least=0.01))
 
 
 def _listed(schema: Schema) -> Discrete:
@@ -152,9 +151,9 @@ def _listed(schema: Schema) -> Discrete:
     return schema.actions
 
 
-GROUNDS: Mapping[str, Callable[[], Ground]] = {
-    "icu-sepsis": icu_sepsis_ground,
-    "tumour": tumour_ground,
-    "hiv": hiv_ground,
-    "cartpole": cartpole_ground,
+PROBLEMS: Mapping[str, Callable[[], OPEProblem]] = {
+    "icu-sepsis": icu_sepsis_problem,
+    "tumour": tumour_problem,
+    "hiv": hiv_problem,
+    "cartpole": cartpole_problem,
 }

@@ -190,12 +190,12 @@ def dead_later(rows: Transitions) -> Bool[Tensor, " n"]:
 
 
 def one_ending(rows: Transitions) -> str:
-    """Why no policy can be judged from a cohort whose patients all ended alike; empty where they did not."""
+    """Return why no policy can be evaluated if all patients ended alike; empty if they did not."""
     ended, dead = int(rows.terminated.sum()), int(died(rows).sum())
     if 0 < dead < ended:
         return ""
     all_of_them = "Nobody died" if not dead else "Everybody died"
     return (
-        f"{all_of_them} in this cohort ({ended} stays that ended, {dead} in death): no policy can be judged from it,"
-        " because no treatment in it is followed by another end than any other."
+        f"{all_of_them} in this cohort ({ended} stays that ended, {dead} in death): no policy can be evaluated from it,"
+        " because all treatments have the same outcome."
     )

@@ -13,7 +13,7 @@ from helpers.evaluation_bench import CHANCE, EXPERT
 from helpers.tables import refused
 from reproduction import evaluation
 from reproduction.evaluation import EvaluationBenchmark
-from reproduction.known_policies import GROUNDS, finite_ground, tumour_ground
+from reproduction.known_policies import PROBLEMS, finite_problem, tumour_problem
 from reproduction.pages.evaluation import COLUMNS, evaluation_page, right
 from reproduction.tasks.finite import FiniteProcess
 
@@ -24,16 +24,17 @@ SMALL = OPESettings(alternative_behaviours=(), draws=50, critic_draws=5)
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> FiniteProcess:
     process = FiniteProcess(torch.tensor([0.5, 0.5]), CHANCE, horizon=20)
-    monkeypatch.setitem(GROUNDS, "tiny", lambda: finite_ground(process, EXPERT, 60))  # pyright: ignore[reportArgumentType]
-    evaluation._ground.cache_clear()
+    monkeypatch.setitem(PROBLEMS, "tiny", lambda: finite_problem(process, EXPERT, 60))  # pyright: ignore[reportArgumentType]
+    evaluation.problem_of.cache_clear()
     return process
 
 
 def test_every_estimate_stands_beside_the_exact_truth_and_a_second_run_does_nothing(
     tiny: FiniteProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    benchmark = EvaluationBenchmark({"tiny": 2}, judging=SMALL)
-    rows = benchmark.run(tmp_path)
+    benchmark = EvaluationBenchmark({"tiny": 2}, ope=SMALL)
+    stored = benchmark.run(tmp_path)
+    rows = benchmark.table(stored)
     truth = {"expert": EXPERT, "half-and-half": (EXPERT + tiny.optimal()) / 2, "optimal": tiny.optimal()}
     assert {(row["repetition"], row["policy"]) for row in rows} == {(n, name) for n in range(2) for name in truth}
     for row in rows:
@@ -41,8 +42,8 @@ def test_every_estimate_stands_beside_the_exact_truth_and_a_second_run_does_noth
         assert not row["recommended"] or row["low"] <= row["estimate"] <= row["high"]
     assert sum(row["recommended"] for row in rows) == 6
     assert len({row["estimate"] for row in rows if row["recommended"]}) == 6
-    monkeypatch.setattr(evaluation, "run_cell", lambda *_: pytest.fail("done already"))
-    assert benchmark.run(tmp_path) == rows
+    monkeypatch.setattr(evaluation.OPEProblem, "log", lambda *_: pytest.fail("done already"))
+    assert benchmark.run(tmp_path) == stored
     written = read_csv(tmp_path / "evaluation.csv")
     assert list(written[0]) == list(COLUMNS)
     assert [row["estimate"] for row in written] == [row["estimate"] for row in rows]
@@ -90,13 +91,13 @@ def test_the_kept_values_of_icu_sepsis_bear_out_what_the_page_says() -> None:
 
 
 def test_truth_by_simulation_is_the_mean_return_of_logs() -> None:
-    ground = tumour_ground()
-    rows = ground.log(0)
-    assert float(rows.reward.sum()) / ground.subjects == pytest.approx(ground.truth("as logged", 2000, 1), abs=0.15)
-    spared = ground.logger.probabilities(rows.state)[:, 0] == 1.0
+    problem = tumour_problem()
+    rows = problem.log(0)
+    assert float(rows.reward.sum()) / problem.subjects == pytest.approx(problem.truth("as logged", 2000, 1), abs=0.15)
+    spared = problem.behaviour_policy.probabilities(rows.state)[:, 0] == 1.0
     assert 0.2 < float(spared.float().mean()) < 0.8
     assert bool((rows.action_index[spared] == 0).all())
-    assert float(ground.policies[ground.silent].probabilities(rows.state[spared])[:, 0].max()) < 0.1
+    assert float(problem.policies[problem.unsupported].probabilities(rows.state[spared])[:, 0].max()) < 0.1
 
 
 def test_an_unknown_task_is_refused() -> None:

@@ -12,16 +12,13 @@ from counterpoint.core.errors import CounterpointError
 from counterpoint.core.results import read_csv
 from counterpoint.data.jobs import Job
 from counterpoint.learners.d3qn import D3QN
-from counterpoint.models.scm.random_effects import RandomEffects
 from counterpoint.nets.training import Schedule
 from counterpoint.policies.base import Learned
 from counterpoint.tasks.cartpole import PLANETS
 from helpers.hd import PROTOCOL
 from reproduction import hd
 from reproduction.command import Reproduce
-from reproduction.executors import InProcess
 from reproduction.experiment import Context
-from reproduction.groups import Cell, GroupAccuracy, likelihood_bound, matched_accuracy, population, run_cell
 from reproduction.hd import FIRST, HD, TASKS, hd_logs, learn_and_evaluate, split
 from reproduction.hd_arms import HDArm, hd_arms
 from reproduction.logs import Behaviour, LogSource, shared_logs
@@ -115,36 +112,6 @@ def test_the_arms_of_figure_2b_and_the_options_of_the_command():
         Reproduce("hd", methods=("no",)).part("hd")
     with pytest.raises(CounterpointError, match="give no interval"):
         Reproduce("hd", seeds=1).part("hd")
-
-
-def test_accuracy_is_that_of_the_best_matching():
-    planet = torch.tensor([0, 0, 1, 1, 2, 2])
-    assert matched_accuracy(torch.tensor([2, 2, 0, 0, 1, 1]), planet) == 1.0
-    assert matched_accuracy(torch.tensor([0, 0, 0, 0, 1, 1]), planet) == pytest.approx(4 / 6)
-
-
-def test_the_true_equations_name_more_the_longer_the_record():
-    planet = torch.arange(5).repeat_interleave(12)
-    bounds = [likelihood_bound(population("scaled", 12, trials, 3), "scaled", planet) for trials in (1, 8)]
-    assert 0.35 < bounds[0] < bounds[1] <= 1.0
-    shuffled = planet[torch.randperm(60, generator=torch.Generator().manual_seed(0))]
-    assert likelihood_bound(population("scaled", 12, 8, 3), "scaled", shuffled) < 0.5
-
-
-def test_groups_of_random_effects_come_near_the_bound():
-    model = RandomEffects(factors=1, ensemble=1, schedule=Schedule(steps=1, check_every=1))
-    rows = run_cell(Cell("scaled", 4, 0, 20, model))
-    assert {row["groups"] for row in rows} == {"mixture", "k-means"}
-    assert all(row["accuracy"] > 0.75 * row["bound"] for row in rows)
-
-
-def test_the_experiment_with_groups_writes_its_files(tmp_path: Path):
-    model = RandomEffects(factors=1, ensemble=1, schedule=Schedule(steps=1, check_every=1))
-    experiment = GroupAccuracy(trials=(1,), subjects=8, seeds=1, model=model)
-    rows = experiment.run(tmp_path, InProcess())
-    assert len(rows) == 4
-    assert replace(experiment).run(tmp_path, InProcess()) == rows
-    assert {"groups.csv", "groups.md", "groups.png", "groups.settings.json"} <= {p.name for p in tmp_path.iterdir()}
 
 
 def test_differences_on_the_page_are_of_means():

@@ -32,7 +32,7 @@ from reproduction.grid import Grid
 from reproduction.groups import GroupAccuracy
 from reproduction.hd import HD
 from reproduction.hd_arms import HDArm
-from reproduction.known_policies import GROUNDS, finite_ground
+from reproduction.known_policies import PROBLEMS, finite_problem
 from reproduction.sepsis import Sepsis
 from reproduction.sepsis_cohort import SyntheticPatients
 from reproduction.tasks.classic import Pendulum
@@ -77,9 +77,9 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reproduction.behaviour.EPISODES", 2)
     monkeypatch.setattr("reproduction.behaviour.RESTARTS", 1)
     monkeypatch.setattr("reproduction.behaviour.LEARNER", TINY)
-    monkeypatch.setitem(GROUNDS, "tiny", lambda: finite_ground(process, EXPERT, 60))  # pyright: ignore[reportArgumentType]
+    monkeypatch.setitem(PROBLEMS, "tiny", lambda: finite_problem(process, EXPERT, 60))  # pyright: ignore[reportArgumentType]
     monkeypatch.setenv("COUNTERPOINT_COMMIT", "1111111")
-    evaluation._ground.cache_clear()
+    evaluation.problem_of.cache_clear()
     monkeypatch.setattr(Reproduce, "part", lambda self, name: tiny_parts()[name])
 
 

@@ -16,10 +16,10 @@ from counterpoint.core.results import read_csv
 from counterpoint.core.seeding import derive
 from counterpoint.tasks.sepsis import population
 from helpers.sepsis_experiment import BRIEFLY, TINY
-from reproduction.commands.reproduce import Reproduce
+from reproduction.command import Reproduce
 from reproduction.executors import InProcess
 from reproduction.pages.sepsis import right, sepsis_page, why_none_is_evaluated
-from reproduction.sepsis import CELL, Sepsis
+from reproduction.sepsis import PARTS, Sepsis
 from reproduction.sepsis_arms import (
     CTRL_P,
     PAPER_P,
@@ -27,9 +27,9 @@ from reproduction.sepsis_arms import (
     Fitted,
     changes_of,
 )
+from reproduction.sepsis_behaviour import action_counts, discounted, dose_differences, mean_values, mortality_by_return
 from reproduction.sepsis_cohort import Split, SyntheticPatients, TableCohort, one_ending, with_numbers
-from reproduction.sepsis_findings import action_counts, discounted, dose_differences, mortality_by_return, self_graded
-from reproduction.sepsis_judging import true_values
+from reproduction.sepsis_evaluation import true_values
 
 POLICIES = "D3QN", "CTRL_g", "CTRL_g + search", PAPER_P, CTRL_P, "CTRL_p + search"
 
@@ -71,7 +71,7 @@ def test_changes_are_log_ratios_of_what_is_always_positive(rows: cp.Transitions)
 
 def test_a_policy_is_graded_by_its_own_q() -> None:
     values = torch.tensor([[1.0, 4.0], [3.0, 2.0]])
-    assert self_graded(values, torch.tensor([0, 1])) == {"own": 3.5, "clinicians": 1.5}
+    assert mean_values(values, torch.tensor([0, 1])) == {"own": 3.5, "clinicians": 1.5}
 
 
 def test_the_physicians_q_is_the_return_that_followed(rows: cp.Transitions) -> None:
@@ -123,7 +123,7 @@ def test_a_killed_run_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
             raise Killed
 
     cohort = TableCohort.of(cohort_table(tmp_path, [True, False, False] * 25))
-    experiment = Sepsis(cohort, TINY, seeds=1, judging=BRIEFLY, name="tiny")
+    experiment = Sepsis(cohort, TINY, seeds=1, ope=BRIEFLY, name="tiny")
     with pytest.raises(Killed):
         experiment.run(tmp_path / "killed", report=stop)
     assert list((tmp_path / "killed").rglob("*.checkpoint.safetensors"))
@@ -155,7 +155,7 @@ def _looks_right(out: Path, cells: list[dict[str, Any]]) -> None:
     assert "True values" not in page
     assert (out / "tiny.png").stat().st_size > 10_000
     assert read_json(out / "tiny.settings.json", "")["arms"]["learner"]["huber"] == 15.0
-    assert cells[0].keys() >= set(CELL)
+    assert cells[0].keys() >= set(PARTS)
     assert {len(counts) for counts in cells[0]["counts"].values()} == {3}
     graded = {row["policy"]: row for row in cells[0]["mean_q"]}
     assert graded.keys() == {PHYSICIAN, "D3QN", "CTRL_g", CTRL_P, PAPER_P}
@@ -200,7 +200,7 @@ def test_a_cohort_that_all_ended_alike_is_judged_by_nobody(
 ) -> None:
     path = cohort_table(tmp_path, [died] * 30)
     Reproduce("sepsis", cohort=str(path), out=tmp_path / "out", device="cpu", executor=InProcess()).execute()
-    said = f"{word} in this cohort (30 stays that ended, {30 * died} in death): no policy can be judged from it"
+    said = f"{word} in this cohort (30 stays that ended, {30 * died} in death): no policy can be evaluated from it"
     assert said in capsys.readouterr().out
     assert said in (tmp_path / "out" / "sepsis.md").read_text()
     assert read_csv(tmp_path / "out" / "sepsis.csv") == []
@@ -224,9 +224,9 @@ def test_some_policies_are_learned_alone(tmp_path: Path) -> None:
     """Without the models of the others, and without a report where its policy is not among them."""
     cohort = TableCohort.of(cohort_table(tmp_path, [True, False, False] * 25))
     some = replace(TINY, policies=("CTRL_p + search", "D3QN"))
-    experiment = Sepsis(cohort, some, seeds=1, judging=BRIEFLY, name="some")
+    experiment = Sepsis(cohort, some, seeds=1, ope=BRIEFLY, name="some")
     cell = experiment.run(tmp_path / "out")[0]
-    assert [row["policy"] for row in cell["judged"] if row["recommended"]] == [PHYSICIAN, "CTRL_p + search", "D3QN"]
+    assert [row["policy"] for row in cell["estimates"] if row["recommended"]] == [PHYSICIAN, "CTRL_p + search", "D3QN"]
     assert [row["model"] for row in cell["models"]] == [CTRL_P]
     assert not experiment.parts(tmp_path / "out").exists()
 
@@ -242,7 +242,6 @@ def test_another_table_has_another_key(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"experiment": "sepsis", "trials": (5,)}, "neither --trials nor --pack-size"),
         ({"experiment": "sepsis", "methods": ("D3NQ",)}, "there is no policy 'D3NQ'; choose from D3QN, CTRL_g"),
         ({"experiment": "sd", "patients": 5}, "neither --cohort nor --patients"),
         ({"experiment": "sepsis", "cohort": "nowhere.parquet"}, "there is no cohort"),
@@ -258,7 +257,7 @@ def test_what_cannot_be_run_is_one_line(
 
 
 def test_the_papers_size_is_a_matter_of_two_options() -> None:
-    experiment = Reproduce("sepsis", patients=15_656, seeds=1).sepsis()
+    experiment = Reproduce("sepsis", patients=15_656, seeds=1).part("sepsis")
     assert experiment.cohort == SyntheticPatients(15_656)
     assert (experiment.seeds, experiment.name) == (1, "sepsis")
 
@@ -271,7 +270,7 @@ def test_the_page_says_whether_the_order_holds() -> None:
     values = {"physician": (1.0, 1.0, 1.0), "D3QN": (2.0, 2.1, 1.9), "CTRL_g": (2.0, 2.3, 1.8)}
     judged = lambda seed: [{**row, "seed": seed, "policy": name, "value": own[seed], "truth": own[seed]}
                            for name, own in values.items()]  # fmt: skip
-    page = sepsis_page([{**cell, "seed": seed, "judged": judged(seed)} for seed in range(3)], "command", "sepsis")
+    page = sepsis_page([{**cell, "seed": seed, "estimates": judged(seed)} for seed in range(3)], "command", "sepsis")
     lines = {line.split(" | ")[0]: line for line in page.splitlines()}
     assert lines["| D3QN − physician"].endswith("more |")
     assert lines["| CTRL_g − D3QN"].endswith("no clear difference |")
@@ -279,7 +278,7 @@ def test_the_page_says_whether_the_order_holds() -> None:
 
 def test_where_every_verdict_is_a_refusal_one_line_says_why() -> None:
     row = {"recommended": True, "policy": "CTRL_g", "verdict": "cannot be judged", "reason": "Too few."}
-    cell = {"ending": "", "judged": [{**row, "policy": "physician", "verdict": "supported"}, row]}
+    cell = {"ending": "", "estimates": [{**row, "policy": "physician", "verdict": "supported"}, row]}
     said = why_none_is_evaluated([cell, cell])
     assert said == "No policy can be evaluated from this cohort. The first reason in 2 of 2 cases: Too few."
-    assert why_none_is_evaluated([cell, {"ending": "", "judged": [{**row, "verdict": "with care"}]}]) == ""
+    assert why_none_is_evaluated([cell, {"ending": "", "estimates": [{**row, "verdict": "with care"}]}]) == ""

@@ -1,19 +1,19 @@
 """The tumour benchmark: its dynamics by hand, the published data sets, honest forecasts, and a run that goes on."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import reproduction.tasks.tumour_benchmark as simulator
-from counterpoint.cli.main import main
 from counterpoint.core.errors import CounterpointError
 from counterpoint.core.results import read_csv
 from counterpoint.data.lags import with_lags
 from counterpoint.data.transitions import Transitions
+from reproduction.experiment import recipe_key
 from reproduction.measures.forecasting import (
     CopyLast,
     Forecast,
@@ -40,7 +40,7 @@ from reproduction.tasks.tumour_questions import (
     several_step_questions,
     tumour_data,
 )
-from reproduction.tumour import Cell, TumourBenchmark, forecasters
+from reproduction.tumour import TumourBenchmark, TumourRecipe, fit_and_score, forecasters
 
 
 def alike(count: int, radio: float = 0.1, growth: float = 0.01, chemo: float = 0.03) -> Cohort:
@@ -245,7 +245,7 @@ def test_a_resumed_run_equals_an_unbroken_one(tmp_path: Path) -> None:
     whole = small(Dies(str(trouble))).run(tmp_path / "a")
     assert len(whole) == 2 * 2 * 6
     trouble.touch()
-    with pytest.raises(CounterpointError, match="1 of 4 cells failed"):
+    with pytest.raises(CounterpointError, match="1 of 4 cells of tumour failed"):
         small(Dies(str(trouble))).run(tmp_path / "b")
     assert len(read_csv(tmp_path / "b" / "tumour.csv")) == 3 * 6
     trouble.unlink()
@@ -258,15 +258,15 @@ def test_a_resumed_run_equals_an_unbroken_one(tmp_path: Path) -> None:
     assert (tmp_path / "b" / "tumour.png").exists()
 
 
-def test_a_cell_is_known_by_what_defines_it() -> None:
-    cell = Cell("a", PooledRegression(), 100, 0.0, 10)
-    changes: list[Callable[[Cell], Cell]] = [
-        lambda c: replace(c, forecaster=PooledRegression(lags=4)),
-        lambda c: replace(c, patients=99),
-        lambda c: replace(c, gamma=1.0),
-        lambda c: replace(c, seed=11),
+def test_a_cell_is_identified_by_its_recipe() -> None:
+    recipe = TumourRecipe(PooledRegression(), 100, 0.0, 10)
+    others = [
+        replace(recipe, forecaster=PooledRegression(lags=4)),
+        replace(recipe, patients=99),
+        replace(recipe, gamma=1.0),
+        replace(recipe, seed=11),
     ]
-    assert len({cell.key, *(change(cell).key for change in changes)}) == 5
+    assert len({recipe_key(fit_and_score, each) for each in (recipe, *others)}) == 5
 
 
 def test_the_page_has_the_published_numbers_beside_ours() -> None:
@@ -283,15 +283,8 @@ def test_the_page_has_the_published_numbers_beside_ours() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--models", "oracle"], "no model 'oracle'"),
-        (["--patients", "20000"], "10000 patients"),
-        (["--gammas", "-1"], "gammas"),
-    ],
+    ("settings", "message"), [({"patients": (20_000,)}, "10000 patients"), ({"gammas": (-1.0,)}, "gammas")]
 )
-def test_wrong_options_are_one_line(flags: list[str], said: str, tmp_path: Path, capsys) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main(["bench", "tumour", "--out", str(tmp_path), *flags])
-    assert stop.value.code == 2
-    assert said in capsys.readouterr().err.replace("--models ", "")
+def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(CounterpointError, match=message):
+        TumourBenchmark(**settings)

@@ -1,6 +1,6 @@
 """Page of the sepsis experiment: true values of policies, their off-policy evaluations, and what the policies do.
 
-A cell is the result of one seed: `ending` (why no policy can be evaluated, or empty), `sizes` of the split, `judged`
+A cell is the result of one seed: `ending` (why no policy can be evaluated, or empty), `sizes` of the split, `estimates`
 (the rows of the table), `mean_q`, `counts`, `mortality`, `doses`, `groups`, `models` and `seconds`.
 """
 
@@ -42,7 +42,7 @@ def sepsis_page(cells: Sequence[Row], command: str, name: str) -> str:
         _cohort(cells),
     ]
     if evaluated:
-        has_truth = any(row["truth"] is not None for row in rows_of(evaluated, "judged"))
+        has_truth = any(row["truth"] is not None for row in rows_of(evaluated, "estimates"))
         blocks += [
             f"![Figure]({name}.png)",
             _true_values(evaluated) if has_truth else "",
@@ -57,7 +57,7 @@ def sepsis_page(cells: Sequence[Row], command: str, name: str) -> str:
 def why_none_is_evaluated(cells: Sequence[Row]) -> str:
     """Return one line saying why no policy can be evaluated from the cohort; empty if one can."""
     endings = [cell["ending"] for cell in cells if cell["ending"]]
-    rows = [row for row in rows_of(cells, "judged") if row["recommended"] and row["policy"] != ORDER[0]]
+    rows = [row for row in rows_of(cells, "estimates") if row["recommended"] and row["policy"] != ORDER[0]]
     if endings or any(row["verdict"] != REFUSED for row in rows):
         return next(iter(endings), "")
     reason, count = Counter(row["reason"] for row in rows).most_common(1)[0]
@@ -71,12 +71,12 @@ def rows_of(cells: Iterable[Row], part: str) -> list[Row]:
 
 def policies_of(cells: Iterable[Row]) -> list[str]:
     """Return the names of the policies in their order."""
-    return unique(rows_of(cells, "judged"), "policy")
+    return unique(rows_of(cells, "estimates"), "policy")
 
 
 def recommended(cells: Iterable[Row], policy: str) -> list[Row]:
     """Return the recommended estimate of a policy, seed by seed."""
-    return select(rows_of(cells, "judged"), policy=policy, recommended=True)
+    return select(rows_of(cells, "estimates"), policy=policy, recommended=True)
 
 
 def true_values(cells: Iterable[Row], policy: str) -> list[float]:
@@ -230,7 +230,7 @@ def _models(cells: Sequence[Row], has_truth: bool) -> str:
         line["factors"] = ", ".join(map(str, sorted(set(unique(models, "factors")))))
         if has_truth:
             line["error"] = column_mean(models, "error")
-        explained = {name: fmean(model["known"][name] for model in models) for name in first["known"]}
+        explained = {name: fmean(model["explained"][name] for model in models) for name in first["explained"]}
         line["explained variance"] = ", ".join(f"{name} {share:.0%}" for name, share in explained.items())
         line["trust"] = counted(model["trust"] for model in models)
         line["failed checks"] = counted(check for model in models for check in model["failed"])
