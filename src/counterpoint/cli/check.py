@@ -8,8 +8,6 @@ from pathlib import Path
 import tyro
 
 from counterpoint.cli.console import CONSOLE, say, show
-from counterpoint.core.artifacts import write_text
-from counterpoint.data.tables.inspection import LEGEND, MEANS, check, column_rows, sections, summary
 
 
 @dataclass(frozen=True)
@@ -17,7 +15,7 @@ class Check:
     """Look at a table before fitting: what each column seems to be, what is odd, which flags settle it.
 
     Columns that you do not name are guessed, and marked so. No patient's values are shown. The command line to run next
-    stands at the end.
+    is printed last.
     """
 
     table: tyro.conf.Positional[Path]
@@ -35,7 +33,7 @@ class Check:
     done: tuple[str, ...] = ()
     """Column (or columns) that is true where an episode ends with an outcome, as died discharged."""
     episode: str = ""
-    """Column that tells a subject's episodes apart."""
+    """Column that numbers or names the episodes of a subject."""
     encoding: str = "utf-8"
     """Encoding of a text file, as latin-1."""
     out: Path | None = None
@@ -44,20 +42,24 @@ class Check:
     """File for the suggested choices, TOML, as `counterpoint run` takes it."""
 
     def execute(self) -> None:
+        from counterpoint.core.artifacts import write_text
+        from counterpoint.data.tables.inspection import LEGEND, MEANS, check, column_rows, sections, summary
+
         roles = ("subject", "time", "state", "action", "reward", "done", "episode", "encoding")
-        found = check(self.table, **{role: getattr(self, role) for role in roles})
-        say(f"{self.table}: {summary(found)}\n")
-        wide = CONSOLE.width >= 110
-        rows = [{name: cell for name, cell in row.items() if wide or name != MEANS} for row in column_rows(found)]
+        inspection = check(self.table, **{role: getattr(self, role) for role in roles})
+        say(f"{self.table}: {summary(inspection)}\n")
+        rows = column_rows(inspection)
+        if CONSOLE.width < 110:
+            rows = [{name: cell for name, cell in row.items() if name != MEANS} for row in rows]
         show(rows, "columns")
         say(LEGEND)
-        for title, text in sections(found).items():
+        for title, text in sections(inspection).items():
             say(f"\n{title}\n{text}")
         if self.out is not None:
-            write_text(self.out / "check-table.json", json.dumps(found.to_json(), indent=2))
-            write_text(self.out / "check-table.md", found.page())
+            write_text(self.out / "check-table.json", json.dumps(inspection.to_json(), indent=2))
+            write_text(self.out / "check-table.md", inspection.page())
             say(f"\nthe same in {self.out / 'check-table.md'}, numbers in {self.out / 'check-table.json'}")
         if self.write_study is not None:
-            write_text(self.write_study, found.study())
+            write_text(self.write_study, inspection.study())
             command = shlex.join(["counterpoint", "run", str(self.table), "--config", str(self.write_study)])
             say(f"\nthe same choices are in {self.write_study}; the whole chain with them: {command}")

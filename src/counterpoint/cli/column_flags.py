@@ -1,17 +1,21 @@
-"""How a command is told what is in a user's table."""
+"""Options that say what is in a user's table."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from counterpoint.cli.console import say
+from counterpoint.cli.mirror import value
 from counterpoint.core.errors import CounterpointError, require
-from counterpoint.data.doses import Bins
-from counterpoint.data.knowledge import Knowledge
-from counterpoint.data.layout import DateOrder, Gaps, Last, Layout, Method, Outcome
-from counterpoint.data.returns import check_rewards
-from counterpoint.data.storage import read
-from counterpoint.data.tables.reading import read_table
-from counterpoint.data.transitions import Transitions
+
+if TYPE_CHECKING:
+    from counterpoint.data.doses import Bins
+    from counterpoint.data.knowledge import Knowledge
+    from counterpoint.data.layout import DateOrder, Gaps, Last, Layout, Method, Outcome
+    from counterpoint.data.transitions import Transitions
+else:
+    NAMES = ("DateOrder", "Gaps", "Last", "Method", "Outcome")
+    DateOrder, Gaps, Last, Method, Outcome = (value("counterpoint.data.layout", name) for name in NAMES)
 
 
 @dataclass(frozen=True)
@@ -29,13 +33,14 @@ class Columns:
     reward: str = ""
     """Column of the reward."""
     done: tuple[str, ...] = ()
-    """Column that is true where an episode ends with an outcome; several, such as died discharged, are told apart."""
+    """Column that is true where an episode ends with an outcome; several columns, such as died discharged,
+    are different outcomes."""
     outcome: Outcome | None = None
     """How to read --done where a flag is repeated on all rows of a subject."""
     truncated: str = ""
     """Column that is true where the record stops without an outcome."""
     episode: str = ""
-    """Column that tells a subject's episodes apart."""
+    """Column that numbers or names the episodes of a subject."""
     next_state: tuple[str, ...] = ()
     """Columns of the next state, where the table carries them."""
     last: Last | None = None
@@ -45,17 +50,18 @@ class Columns:
     gaps: Gaps | None = None
     """What to do where rows are missing: stop the episode there (cut), or take the rows as consecutive (bridge)."""
     categorical: tuple[str, ...] = ()
-    """State columns that hold categories: NAME, or NAME=level,level in their order. Text and 0/1 are, unasked."""
+    """State columns that hold categories: NAME, or NAME=level,level in their order. Columns of text and of 0 and 1
+    are categories without this option."""
     numeric: tuple[str, ...] = ()
-    """State columns of 0 and 1 that are amounts all the same."""
+    """State columns of 0 and 1 that are amounts, not categories."""
     units: tuple[str, ...] = ()
     """Units of columns, as lactate=mmol/L."""
     missing: Method = "refuse"
-    """What stands for a missing value of the state, learned from the training subjects."""
+    """How a missing value of the state is imputed, learned from the training subjects."""
     carry_forward: float = 0.0
-    """Steps for which the last value seen stands in first."""
+    """Steps for which the last observed value is carried forward first."""
     masks: tuple[str, ...] = ()
-    """State columns that get a column of 0 and 1 beside them which says what was missing."""
+    """State columns that get another column of 0 and 1 for what was missing."""
     bins: tuple[str, ...] = ()
     """Cut doses: 5 (bins for every dose column), COLUMN=5, or COLUMN=0.1,0.5,1 (where to cut)."""
     labels: tuple[str, ...] = ()
@@ -63,7 +69,7 @@ class Columns:
     encoding: str = "utf-8"
     """Encoding of a text file, as latin-1."""
     dates: DateOrder | None = None
-    """Order of day and month in dates such as 03/04/2024, where no date of the table tells it."""
+    """Order of day and month in dates such as 03/04/2024, where no date of the table decides it."""
     zone: str = ""
     """Zone of times that name none, as UTC or +05:00, where others of the column do."""
     lags: int = 0
@@ -79,11 +85,14 @@ class Columns:
     computed: tuple[str, ...] = ()
     """State columns that follow from the others of the same moment: scores, ratios, sums."""
     reward_range: str = ""
-    """Smallest and largest reward that a row can have, as -100:0. Estimates of returns are held to what it allows;
-    without it, to what the logged rewards allow."""
+    """Smallest and largest reward that a row can have, as -100:0. Estimates of returns are limited to
+    what it allows; without it, to what the logged rewards allow."""
 
-    def read(self, path: Path, held_out: float, seed: int) -> Transitions:
-        """The table as transitions; what was done to it is said."""
+    def read(self, path: Path, held_out: float, seed: int) -> "Transitions":
+        """Read the table as transitions; print what was done to it."""
+        from counterpoint.data.storage import read
+        from counterpoint.data.tables.reading import read_table
+
         if not self.subject:
             return self._declared(read(path))
         missing = [name for name in ("time", "state", "action", "reward") if not getattr(self, name)]
@@ -97,8 +106,10 @@ class Columns:
             say(f"note: {note}")
         return rows
 
-    def _declared(self, rows: Transitions) -> Transitions:
-        """Rows that counterpoint wrote, with the range of rewards that is declared now."""
+    def _declared(self, rows: "Transitions") -> "Transitions":
+        """Return rows that counterpoint wrote with the declared range of rewards."""
+        from counterpoint.data.returns import check_rewards
+
         declared = _reward_range(self.reward_range)
         if declared is None:
             return rows
@@ -106,8 +117,10 @@ class Columns:
         knowledge = replace(rows.schema.knowledge, reward_range=declared)
         return replace(rows, schema=replace(rows.schema, knowledge=knowledge))
 
-    def layout(self) -> Layout:
-        """Return the flags as a layout."""
+    def layout(self) -> "Layout":
+        """Return the same choices as a `Layout`."""
+        from counterpoint.data.layout import Layout
+
         plain = {
             name: getattr(self, name)
             for name in ("subject", "time", "state", "action", "reward", "done", "outcome", "truncated", "episode",
@@ -118,16 +131,18 @@ class Columns:
             (name, tuple(levels.split(",")) if levels else ()) for name, levels in _pairs(self.categorical)
         )
         units, bins = tuple(_pairs(self.units)), tuple(map(_bins, self.bins))
-        return Layout(**plain, categorical=categories, units=units, bins=bins, knowledge=self._knowledge())
+        return Reader(**plain, categorical=categories, units=units, bins=bins, knowledge=self._knowledge())
 
-    def _knowledge(self) -> Knowledge:
+    def _knowledge(self) -> "Knowledge":
+        from counterpoint.data.knowledge import Knowledge
+
         circles = tuple(_circle(word) for word in self.circles)
         bounds, rewards = tuple(map(_bounds, self.bounds)), _reward_range(self.reward_range)
         return Knowledge(bounds, self.whole, circles, self.mirror, computed=self.computed, reward_range=rewards)
 
 
 def _pairs(words: tuple[str, ...]) -> list[tuple[str, str]]:
-    """NAME=rest, the rest empty where there is none."""
+    """Split every NAME=rest; the rest is empty where there is no equals sign."""
     return [(name, rest) for name, _, rest in (word.partition("=") for word in words)]
 
 
@@ -157,7 +172,9 @@ def _circle(word: str) -> tuple[str, str]:
     return names[0], names[1]
 
 
-def _bins(word: str) -> Bins:
+def _bins(word: str) -> "Bins":
+    from counterpoint.data.doses import Bins
+
     column, _, rest = word.rpartition("=")
     try:
         numbers = [float(part) for part in rest.split(",")]

@@ -1,34 +1,35 @@
-"""What the commands share: progress bars and tables on the terminal."""
+"""Progress bars and tables on the terminal."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from counterpoint.nets.training import Monitor
+if TYPE_CHECKING:
+    from counterpoint.nets.training import Monitor
 
 CONSOLE = Console(soft_wrap=True)
 
 
 @dataclass(frozen=True)
 class Saving:
-    """How a long job is kept safe."""
+    """Checkpoints of a long job."""
 
     resume: bool = False
-    """Go on where a stopped run left off."""
+    """Continue a stopped job from its last checkpoint."""
     save_seconds: float = 5.0
     """Seconds between two checkpoints."""
 
 
 @contextmanager
 def progress() -> Iterator[Callable[[str, int, int], None]]:
-    """One progress bar a stage, moved by report(stage, done, total)."""
+    """Draw a progress bar for every stage; report(stage, done, total) moves it."""
     columns = (TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=CONSOLE) as bars:
         stages: dict[str, Any] = {}
@@ -42,16 +43,18 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
 
 
 @contextmanager
-def watching(run: Path, saving: Saving) -> Iterator[Monitor]:
-    """A monitor that keeps checkpoints in the run folder and draws the progress."""
+def watching(run: Path, saving: Saving) -> Iterator["Monitor"]:
+    """Yield a monitor that keeps checkpoints in the run folder and draws the progress."""
+    from counterpoint.nets.training import Monitor
+
     with progress() as report:
         yield Monitor(run / "checkpoints", saving.resume, report, save_seconds=saving.save_seconds)
 
 
 def visible(text: str, keep: str = "") -> str:
-    """The text with a code in place of every character that is not seen, but those of `keep`.
+    """Return the text with an escape code for every invisible character, except those of `keep`.
 
-    A terminal obeys control characters, and two ids that differ in an unseen character would look the same.
+    A terminal obeys control characters, and two ids that differ in an invisible character would look the same.
     """
     if text.isprintable():
         return text
@@ -59,7 +62,7 @@ def visible(text: str, keep: str = "") -> str:
 
 
 def show(rows: Sequence[Mapping[str, Any]], title: str) -> None:
-    """Rows as a table on the terminal; nothing in them is markup."""
+    """Print rows as a table; nothing in them is taken for markup."""
     table = Table(title=_literal(title), title_justify="left")
     for name in rows[0]:
         justify = "left" if isinstance(rows[0][name], str) else "right"
@@ -75,5 +78,5 @@ def _literal(text: str) -> Text:
 
 
 def say(text: str) -> None:
-    """Lines of plain text."""
+    """Print plain text."""
     CONSOLE.print(Text(visible(text, keep="\n")))

@@ -2,31 +2,41 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
 import tyro
 
 from counterpoint.cli.column_flags import Columns
 from counterpoint.cli.console import Saving, say, watching
+from counterpoint.cli.mirror import choice, value
 from counterpoint.core.errors import require
-from counterpoint.models.dynamics.outcome import Outcome
-from counterpoint.models.scm.auto import AutoSCM, Choice
-from counterpoint.models.scm.bicogan import BiCoGAN, ConditionalBiCoGAN
-from counterpoint.models.scm.density import DensitySCM
-from counterpoint.models.scm.random_effects import RandomEffects
-from counterpoint.run import Run
+from counterpoint.core.settings import Share
 
-Recipe = (
-    Annotated[DensitySCM, tyro.conf.subcommand("density", description="exact abduction; the default")]
-    | Annotated[
-        tyro.conf.AvoidSubcommands[RandomEffects],
-        tyro.conf.subcommand("random-effects", description="subjects differ, each by a factor with an exact posterior"),
-    ]
-    | Annotated[BiCoGAN, tyro.conf.subcommand("bicogan", description="the paper's model")]
-    | Annotated[ConditionalBiCoGAN, tyro.conf.subcommand("conditional-bicogan", description="encoder sees (s, a, s')")]
-)
+MODELS = {
+    "density": ("counterpoint.models.scm.density", "DensitySCM", "exact abduction; the default"),
+    "random-effects": (
+        "counterpoint.models.scm.random_effects",
+        "RandomEffects",
+        "subjects differ, each by a factor with an exact posterior",
+    ),
+    "bicogan": ("counterpoint.models.scm.bicogan", "BiCoGAN", "the paper's model"),
+    "conditional-bicogan": (
+        "counterpoint.models.scm.bicogan",
+        "ConditionalBiCoGAN",
+        "a BiCoGAN whose encoder sees (s, a, s')",
+    ),
+}
+"""Module, class and description of every model, by its name on the command line."""
+
+if TYPE_CHECKING:
+    from counterpoint.models.scm.base import SCMRecipe as Recipe
+    from counterpoint.models.scm.density import DensitySCM
+else:
+    Recipe = choice(MODELS)
+    DensitySCM = value("counterpoint.models.scm.density", "DensitySCM")
+
 HELD_OUT = 0.2
-"""Share of a user's subjects that is kept aside unless another is asked for."""
+"""Default share of held-out subjects in a user's table."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +51,9 @@ class Fit:
     scm: Recipe = DensitySCM()
     """Which model; leave it out for the default."""
     auto: bool = False
-    """Choose between exact models by how well they foresee held-out subjects; the reason is printed and kept."""
+    """Choose between exact models by how well they predict held-out subjects; the reason is printed and kept."""
+    discount: Share = value("counterpoint.models.dynamics.outcome", "Outcome")().discount
+    """Discount factor per step of the task that is learned from your table, used by Q-learning."""
     held_out: float | None = None
     """Share of the subjects that nothing is learned from, for check-scm; 0.2 for a new table, and then decided."""
     seed: int = 0
@@ -51,23 +63,27 @@ class Fit:
     saving: tyro.conf.OmitArgPrefixes[Saving] = Saving()
 
     def execute(self) -> None:
+        from counterpoint.models.dynamics.outcome import Outcome
+        from counterpoint.models.scm.auto import AutoSCM, Choice
+        from counterpoint.run import Run
+
         run = Run(self.run)
         require(
             self.data is not None or not self.columns.reward_range,
             "--reward-range is declared with the table; give --data too",
         )
-        asked = HELD_OUT if self.held_out is None else self.held_out
-        table = self.columns.read(self.data, asked, self.seed) if self.data is not None else run.data
+        default_share = HELD_OUT if self.held_out is None else self.held_out
+        table = self.columns.read(self.data, default_share, self.seed) if self.data is not None else run.data
         new = self.data is not None and not (run.has("split") and table.fingerprint == run.data.fingerprint)
-        share = asked if new else self.held_out
+        share = default_share if new else self.held_out
         if not new:
             run.agree(self.held_out)
         data = table.split(share or 0.0, self.seed)[0] if new else run.training
-        known = not new and run.has_task()
+        has_task = not new and run.has_task()
         with watching(self.run, self.saving) as monitor:
             recipe = AutoSCM() if self.auto else self.scm
             model = recipe.fit(data, self.seed, monitor.stage("scm"), self.device)
-            task = None if known else Outcome().fit(data, self.seed, monitor.stage("task"))
+            task = None if has_task else Outcome(discount=self.discount).fit(data, self.seed, monitor.stage("task"))
         if new:
             run.start(table, share, self.seed)
         if task is not None:

@@ -13,7 +13,7 @@ from dataclasses import fields, is_dataclass, make_dataclass, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Union
+from typing import Annotated, Any, Union
 
 import tyro
 
@@ -117,8 +117,10 @@ def _mirror(module: str, statement: ast.ClassDef) -> Any:
     recipe = inherited or any("dataclass" in ast.unparse(decorator) for decorator in statement.decorator_list)
     if not recipe:
         return type(statement.name, (), {})
-    namespace = {"source": module, "__doc__": ast.get_docstring(statement), "__annotations__": {"source": ClassVar[str]}}
-    return make_dataclass(statement.name, own, bases=inherited, frozen=True, namespace=namespace)
+    mirror = make_dataclass(statement.name, own, bases=inherited, frozen=True)
+    mirror.__doc__ = ast.get_docstring(statement)
+    mirror.source = module
+    return mirror
 
 
 def _field(module: str, node: ast.AnnAssign, help_text: str | None) -> tuple[Any, ...]:

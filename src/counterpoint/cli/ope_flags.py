@@ -1,46 +1,49 @@
-"""How a command is told the way in which policies are judged."""
+"""Options of off-policy evaluation."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from counterpoint.ope.behaviour import BoostedTrees, Logistic, NearestNeighbours
-from counterpoint.ope.confounding import Confounding
-from counterpoint.ope.evaluation import OPESettings
-from counterpoint.ope.problem import EpsilonMixture
+from counterpoint.cli.mirror import value
+
+if TYPE_CHECKING:
+    from counterpoint.ope.evaluation import OPESettings
 
 Name = Literal["logistic", "trees", "neighbours"]
-RECIPES: dict[Name, Logistic | BoostedTrees | NearestNeighbours] = {
-    "logistic": Logistic(),
-    "neighbours": NearestNeighbours(),
-    "trees": BoostedTrees(),
-}
+CLASSES: dict[Name, str] = {"logistic": "Logistic", "neighbours": "NearestNeighbours", "trees": "BoostedTrees"}
+"""The class of `counterpoint.ope` that estimates the behaviour policy, by its name on the command line."""
 
 
 @dataclass(frozen=True)
 class OPEFlags:
-    """How a policy is judged from logged rows."""
+    """How a policy is evaluated from logged rows."""
 
     behaviour: Name | None = None
-    """How the probabilities of whoever logged are estimated: counted where all state columns are categories, else the
-    way of the three that foresees other subjects best, unless one is named; others show how much depends on it."""
-    soften: float = EpsilonMixture().share
-    """A policy that always takes one action is judged as one that does something else in this share of the steps; 0 for
-    not."""
+    """How the probabilities of the behaviour policy are estimated. Where none is named: by counts if all state columns
+    are categories, else by whichever of the three predicts held-out subjects best. The other estimators are reported as
+    a sensitivity analysis."""
+    soften: float = value("counterpoint.ope.problem", "EpsilonMixture")().share
+    """Weight ε of the ε-mixture that is evaluated in place of a deterministic policy; 0 for the policy itself."""
     soften_towards: Literal["behaviour", "uniform"] = "behaviour"
-    """What else: as whoever logged, or any action alike."""
+    """The other part of the mixture: the behaviour policy, or a uniform draw of the actions."""
     discount: float = 1.0
-    """Of a reward one step later; 1 counts all steps of a record alike."""
+    """Discount factor per step; 1 for the undiscounted sum of rewards."""
     severity: str = ""
-    """State column whose first value says how ill a subject is; else the return foreseen from the first state."""
+    """State column whose first value measures severity; where none is named, the return predicted from the first
+    state."""
     confounding: Literal["record", "step"] = "record"
-    """What strengths of unmeasured confounding bound: the odds of a record's decisions together, or of each."""
+    """Unit of the strength of unmeasured confounding: the odds of all decisions of a record together, or of each
+    decision."""
     draws: int = 1000
-    """Resamples of the subjects; critics are fitted on a fifth as many."""
+    """Bootstrap resamples of the subjects; critics are fitted on a fifth as many."""
 
-    def judging(self) -> OPESettings:
-        return OPESettings(
-            behaviour=None if self.behaviour is None else RECIPES[self.behaviour],
-            mixture=EpsilonMixture(self.soften, self.soften_towards),
+    def settings(self) -> "OPESettings":
+        """Return the same choices as settings of `counterpoint.evaluate`."""
+        from counterpoint import ope
+        from counterpoint.ope.confounding import Confounding
+
+        return ope.OPESettings(
+            behaviour=None if self.behaviour is None else getattr(ope, CLASSES[self.behaviour])(),
+            mixture=ope.EpsilonMixture(self.soften, self.soften_towards),
             confounding=Confounding(per=self.confounding),
             severity=self.severity,
             discount=self.discount,

@@ -1,24 +1,26 @@
-"""`counterpoint simulate`: logged trials from a simulator whose truth is known."""
+"""`counterpoint simulate`: logged trials of a simulator whose structural equations are known."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from counterpoint.cli.console import say
+from counterpoint.cli.mirror import value
 from counterpoint.core.settings import Count, check_settings
 from counterpoint.core.wording import counted
-from counterpoint.run import Run
-from counterpoint.simulation.trials import random_policy, simulate
-from counterpoint.tasks import hiv, tumour
-from counterpoint.tasks.base import KnownSCM
-from counterpoint.tasks.cartpole import CartPole
+
+if TYPE_CHECKING:
+    from counterpoint.tasks.base import KnownSCM
+    from counterpoint.tasks.cartpole import CartPole
+else:
+    CartPole = value("counterpoint.tasks.cartpole", "CartPole")
 
 
 @dataclass(frozen=True)
 class PopulationFlags:
-    """How many patients, each with a response of its own; 0 for one typical patient."""
+    """How many patients with different responses are simulated; 0 for one typical patient."""
 
     patients: Count = 0
     """Patients that differ in their response."""
@@ -30,14 +32,17 @@ class PopulationFlags:
 
 
 class TumourPatients(PopulationFlags):
-    def task(self) -> KnownSCM:
-        some = self.patients > 0
-        return tumour.Tumour(tumour.population(self.patients, self.patients_seed)) if some else tumour.Tumour()
+    def task(self) -> "KnownSCM":
+        from counterpoint.tasks import tumour
+
+        return tumour.Tumour(tumour.population(self.patients, self.patients_seed)) if self.patients else tumour.Tumour()
 
 
 class HIVPatients(PopulationFlags):
-    def task(self) -> KnownSCM:
-        return hiv.HIV(hiv.population(self.patients, self.patients_seed)) if self.patients > 0 else hiv.HIV()
+    def task(self) -> "KnownSCM":
+        from counterpoint.tasks import hiv
+
+        return hiv.HIV(hiv.population(self.patients, self.patients_seed)) if self.patients else hiv.HIV()
 
 
 Simulator = (
@@ -67,6 +72,9 @@ class Simulate:
     """Seed of everything random."""
 
     def execute(self) -> None:
+        from counterpoint.run import Run
+        from counterpoint.simulation.trials import random_policy, simulate
+
         task = self.task.task() if isinstance(self.task, TumourPatients | HIVPatients) else self.task
         data = simulate(task, random_policy(task), self.trials, self.steps, self.seed, self.stop_at_failure)
         run = Run(self.run)
