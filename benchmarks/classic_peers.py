@@ -26,8 +26,9 @@ import tyro
 
 from counterpoint.core.artifacts import recipe_hash, write_text
 from counterpoint.core.errors import require
-from counterpoint.core.results import Row, markdown_table, provenance, write_csv, write_json
+from counterpoint.core.provenance import provenance
 from counterpoint.core.seeding import derive, generator
+from counterpoint.core.tables import Row, markdown_table, write_csv, write_json
 from counterpoint.data.spaces import ActionSpace, Discrete
 from counterpoint.data.transitions import Transitions
 from reproduction.classic import COLUMNS, Problem, problems

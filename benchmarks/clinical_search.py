@@ -26,9 +26,9 @@ import numpy as np
 import torch
 
 import counterpoint as cp
-from counterpoint.core.results import markdown_table, provenance
+from counterpoint.core.provenance import provenance
 from counterpoint.core.seeding import derive, generator
-from counterpoint.core.statistics import paired_difference
+from counterpoint.core.tables import markdown_table
 from counterpoint.learners.methods import unselected
 from counterpoint.models.base import Model
 from counterpoint.ope.true_return import returns, true_returns
@@ -37,6 +37,7 @@ from counterpoint.tasks import hiv, sepsis, tumour
 from reproduction.behaviour import exploring
 from reproduction.measures.counterfactual_error import questions
 from reproduction.sepsis_arms import Q_LEARNING, SEARCH, SUPPORT_PRICE
+from reproduction.statistics import paired_difference
 
 SUBJECTS = {"tumour": 200, "hiv": 200, "sepsis": 500}
 MODELS = {"truth": "the truth", "default": "the default SCM", "effects": "random effects"}

@@ -13,7 +13,8 @@ import time
 
 import torch
 
-from counterpoint.core.results import hardware, markdown_table
+from counterpoint.core.provenance import hardware
+from counterpoint.core.tables import markdown_table
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
 from counterpoint.models.base import CHUNK

@@ -42,7 +42,8 @@ from typing import Any
 import torch
 
 from counterpoint.cli.console import progress
-from counterpoint.core.results import markdown_table, provenance
+from counterpoint.core.provenance import provenance
+from counterpoint.core.tables import markdown_table
 from damage_kinds import KINDS
 from damage_verdicts import BAD, CLASSES, CLEAN, HARMLESS, MODES, TRACEBACK, WARNED, Case, Verdict, judge, room
 

@@ -16,8 +16,9 @@ from typing import Any
 
 import torch
 
-from counterpoint.core.results import markdown_table, provenance
+from counterpoint.core.provenance import provenance
 from counterpoint.core.seeding import derive
+from counterpoint.core.tables import markdown_table
 from counterpoint.data.transitions import Transitions
 from counterpoint.models.scm.density import default_scm, location_scale
 from counterpoint.tasks.synthetic import PROBLEMS

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 import counterpoint as cp
-from counterpoint.core.results import markdown_table, provenance
+from counterpoint.core.provenance import provenance
+from counterpoint.core.tables import markdown_table
 from counterpoint.data.jobs import Job, Origin
 from counterpoint.learners.d3qn import QLearner, QLoss, table
 from counterpoint.learners.search import SearchedPolicy

@@ -48,7 +48,7 @@ import counterpoint as cp
 from counterpoint.checks.findings import CheckReport, Finding
 from counterpoint.cli import main as cli
 from counterpoint.core.artifacts import tensors_hash
-from counterpoint.core.results import markdown_table
+from counterpoint.core.tables import markdown_table
 from counterpoint.data.transitions import COLUMNS
 
 NAN, INF = math.nan, math.inf

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from counterpoint.core.results import markdown_table, provenance
+from counterpoint.core.provenance import provenance
 from counterpoint.core.seeding import generator
+from counterpoint.core.tables import markdown_table
 from counterpoint.models.scm.bicogan import BiCoGAN
 from counterpoint.nets.learner import tf32_products
 from counterpoint.nets.monotone import PaperGenerator

@@ -28,7 +28,8 @@ import torch
 
 from counterpoint.cli import train
 from counterpoint.cli.main import main as counterpoint
-from counterpoint.core.results import markdown_table, provenance
+from counterpoint.core.provenance import provenance
+from counterpoint.core.tables import markdown_table
 from counterpoint.learners.d3qn import D3QN
 from counterpoint.learners.methods import named_arms
 from counterpoint.nets.training import Schedule

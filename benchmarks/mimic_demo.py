@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from counterpoint.core.errors import CounterpointError
-from counterpoint.core.results import markdown_table, provenance
+from counterpoint.core.provenance import provenance
+from counterpoint.core.tables import markdown_table
 from counterpoint.sources.mimic.cohort import Antibiotics, Mode, SepsisCohort
 
 

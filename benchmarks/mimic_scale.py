@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 
 from counterpoint.core.errors import CounterpointError
-from counterpoint.core.results import markdown_table, provenance
+from counterpoint.core.provenance import provenance
+from counterpoint.core.tables import markdown_table
 from counterpoint.sources.mimic.cohort import SepsisCohort
 from counterpoint.sources.mimic.source import TABLES, open_source
 

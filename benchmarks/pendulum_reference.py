@@ -9,7 +9,8 @@ import json
 import torch
 from torch import Tensor
 
-from counterpoint.core.results import markdown_table, provenance
+from counterpoint.core.provenance import provenance
+from counterpoint.core.tables import markdown_table
 from reproduction.classic import Classic
 from reproduction.tasks.classic import Pendulum
 from reproduction.tasks.classic_simulation import gym_returns

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 import counterpoint as cp
-from counterpoint.core.results import markdown_table, provenance
+from counterpoint.core.provenance import provenance
 from counterpoint.core.seeding import derive
+from counterpoint.core.tables import markdown_table
 from counterpoint.data.jobs import NO_THETA
 from counterpoint.ope.true_return import returns
 from counterpoint.policies.base import Policy

@@ -20,7 +20,8 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 import ray
 from ray.cluster_utils import Cluster
 
-from counterpoint.core.results import markdown_table, provenance
+from counterpoint.core.provenance import provenance
+from counterpoint.core.tables import markdown_table
 from counterpoint.data.jobs import Job
 from counterpoint.learners.d3qn import D3QN
 from counterpoint.nets.training import Monitor, Schedule

@@ -18,7 +18,8 @@ import ray
 import torch
 from ray.cluster_utils import Cluster
 
-from counterpoint.core.results import markdown_table, provenance
+from counterpoint.core.provenance import provenance
+from counterpoint.core.tables import markdown_table
 from counterpoint.data import storage
 from counterpoint.data.transitions import Transitions
 from counterpoint.simulation.augmentation import Augmenter

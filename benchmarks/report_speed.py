@@ -18,7 +18,8 @@ import counterpoint as cp
 from counterpoint.cli.check_scm import examine
 from counterpoint.cli.report import Report
 from counterpoint.cli.train import NO_MODEL
-from counterpoint.core.results import markdown_table, provenance
+from counterpoint.core.provenance import provenance
+from counterpoint.core.tables import markdown_table
 from counterpoint.run import Run
 from counterpoint.tasks import sepsis
 

@@ -21,7 +21,8 @@ from typing import Any
 import torch
 
 from counterfactual_speed import ACTIONS, table
-from counterpoint.core.results import markdown_table, provenance
+from counterpoint.core.provenance import provenance
+from counterpoint.core.tables import markdown_table
 from counterpoint.data import storage
 from counterpoint.data.shapes import Action, Flag, Reward, State
 from counterpoint.data.spaces import Discrete

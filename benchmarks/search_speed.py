@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 import counterpoint as cp
-from counterpoint.core.results import markdown_table, provenance
+from counterpoint.core.provenance import provenance
+from counterpoint.core.tables import markdown_table
 from counterpoint.data.jobs import NO_THETA
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Schedule

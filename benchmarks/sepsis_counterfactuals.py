@@ -25,8 +25,9 @@ import torch
 
 import counterpoint as cp
 from counterpoint.core.artifacts import encode, write_text
-from counterpoint.core.results import markdown_table, provenance, write_csv, write_json
+from counterpoint.core.provenance import provenance
 from counterpoint.core.seeding import generator
+from counterpoint.core.tables import markdown_table, write_csv, write_json
 from counterpoint.models.base import ModelRecipe
 from counterpoint.tasks.sepsis import SyntheticSepsis, with_derived
 from counterpoint.tasks.sepsis_columns import COLUMNS, PLACE, constants, measured, standardised

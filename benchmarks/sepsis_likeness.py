@@ -17,7 +17,8 @@ import pandas as pd
 
 from counterpoint.core.artifacts import write_text
 from counterpoint.core.errors import CounterpointError
-from counterpoint.core.results import markdown_table, provenance, write_csv, write_json
+from counterpoint.core.provenance import provenance
+from counterpoint.core.tables import markdown_table, write_csv, write_json
 from counterpoint.sources.mimic.cohort import SepsisCohort
 from reproduction.measures.likeness import likeness
 from reproduction.tasks.synthetic_cohort import SyntheticCohort

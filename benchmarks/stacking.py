@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from counterpoint.core.results import markdown_table, provenance
+from counterpoint.core.provenance import provenance
+from counterpoint.core.tables import markdown_table
 from counterpoint.data.jobs import Job
 from counterpoint.learners.ctrl_g import LEARNER
 from counterpoint.learners.methods import unselected

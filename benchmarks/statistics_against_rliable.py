@@ -13,15 +13,8 @@ from collections.abc import Callable
 import numpy as np
 from rliable import library, metrics
 
-from counterpoint.core.statistics import (
-    Bootstrap,
-    Interval,
-    independent_difference,
-    interval,
-    iqm,
-    paired_difference,
-    probability_of_improvement,
-)
+from counterpoint.core.statistics import Bootstrap, Interval, interval, iqm
+from reproduction.statistics import independent_difference, paired_difference, probability_of_improvement
 
 RESAMPLES = 5000
 MANY_RESAMPLES = 100_000

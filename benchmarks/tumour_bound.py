@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from numpy import ndarray
 
-from counterpoint.core.results import markdown_table, provenance
+from counterpoint.core.provenance import provenance
+from counterpoint.core.tables import markdown_table
 from counterpoint.ope.problem import Episodes
 from counterpoint.tasks.tumour import CHEMO_DOSE
 from reproduction.tasks.tumour_benchmark import DEATH, NOISE, Cohort, relative_change

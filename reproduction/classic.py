@@ -16,9 +16,9 @@ from typing import Any
 
 from counterpoint.core.artifacts import encode
 from counterpoint.core.errors import require
-from counterpoint.core.results import read_csv
 from counterpoint.core.seeding import derive
 from counterpoint.core.settings import Count, Positive, Widths, check_settings
+from counterpoint.core.tables import read_csv
 from counterpoint.data.jobs import Job
 from counterpoint.data.transitions import Transitions
 from counterpoint.learners.evolution import CrossEntropy

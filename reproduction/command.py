@@ -15,7 +15,8 @@ from counterpoint.cli.console import CONSOLE, progress, say, show
 from counterpoint.cli.main import run_command
 from counterpoint.core.artifacts import device_of, encode
 from counterpoint.core.errors import CounterpointError, require
-from counterpoint.core.results import provenance, write_json
+from counterpoint.core.provenance import provenance
+from counterpoint.core.tables import write_json
 from reproduction.ablations import ablations, quick_ablations, quick_search_ablations, search_ablations
 from reproduction.classic import Classic, quick_problems
 from reproduction.counterfactuals import Counterfactuals

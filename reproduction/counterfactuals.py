@@ -20,9 +20,9 @@ from torch import Tensor
 
 from counterpoint.core.artifacts import encode, recipe_hash, write_text
 from counterpoint.core.errors import require
-from counterpoint.core.results import write_json
 from counterpoint.core.seeding import derive, generator
 from counterpoint.core.settings import Count, Positive, Widths, check_settings
+from counterpoint.core.tables import write_json
 from counterpoint.data.jobs import Job
 from counterpoint.data.transitions import Transitions
 from counterpoint.models.scm.bicogan import AdversarialSCM

@@ -46,9 +46,11 @@ from typing import Any
 
 from counterpoint.core.artifacts import device_of, encode, recipe_hash, write_text
 from counterpoint.core.errors import CounterpointError
-from counterpoint.core.results import provenance, ran_on, seconds_by, where, write_csv, write_json
+from counterpoint.core.provenance import provenance
+from counterpoint.core.tables import write_csv, write_json
 from counterpoint.nets.training import Monitor
 from reproduction.executors import Executor, Failure, InProcess, Report, silent
+from reproduction.records import ran_on, seconds_by, where
 from reproduction.source_hash import source_hash
 
 Rows = list[dict[str, Any]]

@@ -11,21 +11,14 @@ from typing import Any
 import numpy as np
 
 from counterpoint.core.artifacts import write_text
-from counterpoint.core.results import Row, markdown_table
-from counterpoint.core.statistics import (
-    Interval,
-    Statistic,
-    interval,
-    iqm,
-    pair,
-    paired_difference,
-    probability_of_improvement,
-)
+from counterpoint.core.statistics import Interval, Statistic, interval, iqm
+from counterpoint.core.tables import Row, markdown_table
 from counterpoint.learners.methods import PAPER_NAMES
 from reproduction.logs import Behaviour
 from reproduction.pages.headline import Headline
 from reproduction.pages.paper import paper_returns_by_size
 from reproduction.pages.returns import paired_differences, returns_by_size
+from reproduction.statistics import pair, paired_difference, probability_of_improvement
 
 SELECTED, LAST = "return_selected", "return_last"
 Comparisons = Sequence[tuple[str, str]]

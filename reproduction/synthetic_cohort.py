@@ -8,7 +8,8 @@ import tyro
 from counterpoint.cli.console import say
 from counterpoint.cli.mimic import fit_command
 from counterpoint.core.errors import require
-from counterpoint.core.results import provenance, write_json
+from counterpoint.core.provenance import provenance
+from counterpoint.core.tables import write_json
 from reproduction.tasks.synthetic_cohort import SyntheticCohort
 
 

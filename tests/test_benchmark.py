@@ -11,7 +11,7 @@ from reproduction.commands.bench import BenchCounterfactuals
 import reproduction.counterfactuals as benchmark
 from counterpoint.core.artifacts import read_json
 from counterpoint.core.errors import CounterpointError
-from counterpoint.core.results import read_csv
+from counterpoint.core.tables import read_csv
 from counterpoint.models.scm.auto import AutoSCM
 from counterpoint.models.scm.bicogan import ConditionalBiCoGAN
 from counterpoint.models.scm.density import DensitySCM

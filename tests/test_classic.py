@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from counterpoint.core.errors import CounterpointError
-from counterpoint.core.results import read_csv
 from counterpoint.core.seeding import derive
+from counterpoint.core.tables import read_csv
 from counterpoint.data.jobs import Job, Origin
 from counterpoint.data.spaces import Discrete
 from counterpoint.learners.search import Search

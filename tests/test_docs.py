@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import tyro
 
 import counterpoint
-from counterpoint.cli.main import Command, main
+from counterpoint.cli.main import main, parse
 from helpers.strangers import settle
 
 SHAPES = False
@@ -97,7 +96,7 @@ def understood(words: tuple[str, ...]) -> None:
 def parsed(words: list[str]) -> object:
     """The exit code that the program would leave with before it does anything."""
     try:
-        tyro.cli(Command, prog="counterpoint", args=words)
+        parse(list(words))
     except SystemExit as left:
         return left.code
     return 0

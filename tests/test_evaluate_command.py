@@ -10,7 +10,7 @@ import pytest
 
 import counterpoint as cp
 from counterpoint.checks.findings import CheckReport, Finding
-from counterpoint.core.results import read_csv
+from counterpoint.core.tables import read_csv
 from counterpoint.ope.compare import PolicyComparison
 from counterpoint.run import Run
 from counterpoint.tasks.cartpole import CartPole

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from counterpoint.core.results import read_csv
+from counterpoint.core.tables import read_csv
 from counterpoint.ope.evaluation import OPESettings
 from helpers.evaluation_bench import CHANCE, EXPERT
 from helpers.tables import refused

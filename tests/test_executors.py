@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from counterpoint.core.errors import CounterpointError
-from counterpoint.core.results import read_csv
+from counterpoint.core.tables import read_csv
 from counterpoint.data.jobs import Job
 from counterpoint.nets.training import Monitor
 from counterpoint.policies.base import Learned, PolicyLearner

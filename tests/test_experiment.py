@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from counterpoint.core.errors import CounterpointError
-from counterpoint.core.results import read_csv
+from counterpoint.core.tables import read_csv
 from reproduction import source_hash
 from reproduction.classic import Classic
 from reproduction.executors import InProcess, Joblib

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from counterpoint.core.errors import CounterpointError
-from counterpoint.core.results import read_csv
 from counterpoint.core.seeding import derive
+from counterpoint.core.tables import read_csv
 from counterpoint.data.jobs import Job
 from counterpoint.learners.d3qn import D3QN
 from counterpoint.learners.methods import CTRL_G, PAPER_NAMES, PILCO, ROLLOUTS, SEARCH, adversarial_arms

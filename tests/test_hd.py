@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from counterpoint.core.errors import CounterpointError
-from counterpoint.core.results import read_csv
+from counterpoint.core.tables import read_csv
 from counterpoint.data.jobs import Job
 from counterpoint.learners.d3qn import D3QN
 from counterpoint.nets.training import Schedule

@@ -16,10 +16,10 @@ import duckdb
 import numpy as np
 import pandas as pd
 import pytest
-import tyro
 
 from counterpoint.cli.fit import Fit
-from counterpoint.cli.main import Command, main
+from counterpoint.cli.main import main, parse
+from counterpoint.cli.mirror import build
 from counterpoint.core.errors import CounterpointError
 from counterpoint.sources.mimic import reading
 from counterpoint.sources.mimic.cohort import SepsisCohort
@@ -395,7 +395,7 @@ def test_the_loader_reads_the_table_with_the_command_that_is_printed(
     main(["mimic", str(raw), "--out", str(out), "--features", features, "--held-out", "0.34"])
     said = capsys.readouterr()
     words = shlex.split(said.out.rpartition("next: counterpoint ")[2])
-    fit = tyro.cli(Command, args=words)
+    fit = build(parse(list(words)))
     assert isinstance(fit, Fit)
     rows, table = fit.columns.read(out, 0.34, fit.seed), pd.read_parquet(out)
     assert len(rows) == len(table)
@@ -615,7 +615,7 @@ def test_a_finished_cohort_with_mimic_sepsis_columns_keeps_its_actions_and_rewar
     assert read["fluid_bin"].tolist() == [0, 4, 1, 1, 0]
     assert read["died"].tolist() == [False, True, False, False, False]
     assert read["survived"].tolist() == [False] * 4 + [True]
-    fit = tyro.cli(Command, args=shlex.split(capsys.readouterr().out.rpartition("next: counterpoint ")[2]))
+    fit = build(parse(shlex.split(capsys.readouterr().out.rpartition("next: counterpoint ")[2])))
     assert isinstance(fit, Fit)
     assert len(fit.columns.read(tmp_path / "read.parquet", 0.0, 0)) == 5
     assert not fit.columns.computed, "what is scaled is no sum of points any more"

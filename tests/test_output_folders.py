@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from counterpoint.cli import main as cli
+from counterpoint.cli.check import Check
 from counterpoint.core import artifacts
 from counterpoint.data.tables.inspection import inspecting
 from helpers.tables import refused, ward
@@ -67,6 +68,6 @@ def test_an_error_without_a_file_is_no_file(number: int, tmp_path: Path, capsys:
     def full(_: Any) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(cli.Check, "execute", full)
+    monkeypatch.setattr(Check, "execute", full)
     line = refusal(capsys, "check", tmp_path / "ward.csv")
     assert line == f"counterpoint: {os.strerror(number)}; free some disk space and run the command again"

@@ -9,7 +9,7 @@ import pytest
 
 from counterpoint.cli import console, recommend
 from counterpoint.cli.console import say, show, visible
-from counterpoint.core.results import guarded, read_csv, unguarded, write_csv
+from counterpoint.core.tables import guarded, read_csv, unguarded, write_csv
 from counterpoint.policies.base import Verdict
 from counterpoint.policies.recommendation import Advice, Recommendations
 

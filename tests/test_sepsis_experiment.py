@@ -12,8 +12,8 @@ import torch
 import counterpoint as cp
 from counterpoint.core.artifacts import read_json
 from counterpoint.core.errors import CounterpointError
-from counterpoint.core.results import read_csv
 from counterpoint.core.seeding import derive
+from counterpoint.core.tables import read_csv
 from counterpoint.tasks.sepsis import population
 from helpers.sepsis_experiment import BRIEFLY, TINY
 from reproduction.command import Reproduce

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from counterpoint.core.errors import CounterpointError
-from counterpoint.core.results import read_csv
+from counterpoint.core.tables import read_csv
 from counterpoint.data.jobs import Job
 from counterpoint.learners.ctrl_g import CTRLg
 from counterpoint.learners.ctrl_p import CTRLp

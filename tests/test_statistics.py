@@ -4,12 +4,9 @@ import numpy as np
 import pytest
 
 from counterpoint.core.errors import CounterpointError
-from counterpoint.core.statistics import (
-    Bootstrap,
-    Interval,
+from counterpoint.core.statistics import Bootstrap, Interval, interval, iqm
+from reproduction.statistics import (
     independent_difference,
-    interval,
-    iqm,
     pair,
     paired_difference,
     probability_of_improvement,

@@ -10,7 +10,7 @@ import torch
 
 import reproduction.tasks.tumour_benchmark as simulator
 from counterpoint.core.errors import CounterpointError
-from counterpoint.core.results import read_csv
+from counterpoint.core.tables import read_csv
 from counterpoint.data.lags import with_lags
 from counterpoint.data.transitions import Transitions
 from reproduction.experiment import recipe_key

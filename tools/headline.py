@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from counterpoint.core.results import read_csv
 from counterpoint.core.statistics import interval
+from counterpoint.core.tables import read_csv
 from counterpoint.learners.methods import CTRL_G, PILCO, SEARCH
 from counterpoint.page.style import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION, canvas, reference_line
 from reproduction.logs import Protocol

@@ -24,7 +24,8 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-from counterpoint.core.statistics import iqm, paired_difference
+from counterpoint.core.statistics import iqm
+from reproduction.statistics import paired_difference
 
 FOLDERS = tuple(Path(__file__).parents[1] / folder for folder in ("results", "reproduction/pages"))
 REDUCTIONS: Mapping[str, Callable[[pd.Series], float]] = {

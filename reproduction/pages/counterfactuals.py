@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from counterpoint.core.errors import CounterpointError
-from counterpoint.core.results import Row, markdown_table, require_columns
+from counterpoint.core.tables import Row, markdown_table, require_columns
 from counterpoint.page.style import GREY, canvas
 from reproduction.pages.tables import group_by, markdown_page, select, unique
 

@@ -6,7 +6,7 @@ from itertools import combinations
 from statistics import fmean
 from typing import Any
 
-from counterpoint.core.results import Row, markdown_table, require_columns
+from counterpoint.core.tables import Row, markdown_table, require_columns
 from counterpoint.page.style import PALETTE, canvas, legend_once
 from reproduction.pages.tables import formats, group_by, markdown_page, mean, select, unique
 

@@ -7,7 +7,7 @@ from statistics import fmean
 from jaxtyping import Int
 from torch import Tensor
 
-from counterpoint.core.results import Row, markdown_table, require_columns
+from counterpoint.core.tables import Row, markdown_table, require_columns
 from counterpoint.models.base import SubjectFactors
 from counterpoint.page.style import PALETTE, canvas, legend_once
 from reproduction.pages.tables import formats, group_by, markdown_page

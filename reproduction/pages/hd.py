@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from counterpoint.core.results import Row, markdown_table, require_columns
-from counterpoint.core.statistics import interval, paired_difference
+from counterpoint.core.statistics import interval
+from counterpoint.core.tables import Row, markdown_table, require_columns
 from counterpoint.page.style import BLUE, GREY, VERMILLION, canvas, legend_once
 from reproduction.pages.headline import Headline
 from reproduction.pages.paper import paper_returns_by_gravity
 from reproduction.pages.tables import formats, group_by, markdown_page, select, unique
+from reproduction.statistics import paired_difference
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

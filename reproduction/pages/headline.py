@@ -10,8 +10,9 @@ from itertools import product
 
 import numpy as np
 
-from counterpoint.core.results import markdown_table
-from counterpoint.core.statistics import Interval, simultaneous
+from counterpoint.core.statistics import Interval
+from counterpoint.core.tables import markdown_table
+from reproduction.statistics import simultaneous
 
 FEW_SEEDS = 10
 """With fewer seeds the intervals are too narrow."""

@@ -11,7 +11,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, Literal
 
-from counterpoint.core.results import read_csv
+from counterpoint.core.tables import read_csv
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from counterpoint.core.results import Row, require_columns
 from counterpoint.core.statistics import BOOTSTRAP, Bootstrap, Interval
+from counterpoint.core.tables import Row, require_columns
 from counterpoint.page.returns import seed_line, unique
 from counterpoint.page.style import (
     BLUE,

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from counterpoint.core.results import Row, markdown_table
-from counterpoint.core.statistics import interval, paired_difference
+from counterpoint.core.statistics import interval
+from counterpoint.core.tables import Row, markdown_table
 from counterpoint.page.cells import SMALLEST
 from reproduction.pages.evaluation import REFUSED, covers
 from reproduction.pages.tables import column_mean, formats, from_to, markdown_page, mean, select, unique
+from reproduction.statistics import paired_difference
 
 COLUMNS = (
     "seed", "policy", "estimator", "value", "low", "high", "truth", "verdict", "recommended", "effective",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from counterpoint.core.results import Row
+from counterpoint.core.tables import Row
 from counterpoint.page.style import BLACK, GREY, PALETTE, canvas
 from reproduction.pages.evaluation import REFUSED
 from reproduction.pages.sepsis import policies_of, recommended, rows_of, true_values

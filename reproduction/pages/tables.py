@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Any
 
-from counterpoint.core.results import Row
 from counterpoint.core.statistics import Interval
+from counterpoint.core.tables import Row
 
 
 def unique(rows: Iterable[Row], column: str) -> list[Any]:

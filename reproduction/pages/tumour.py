@@ -12,7 +12,7 @@ from importlib import resources
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
-from counterpoint.core.results import Row, markdown_table, read_csv, require_columns
+from counterpoint.core.tables import Row, markdown_table, read_csv, require_columns
 from counterpoint.page.style import GREY, PALETTE, canvas, legend_once
 from reproduction.pages.tables import column_mean, formats, group_by, markdown_page, select, unique
 

@@ -131,7 +131,7 @@ class Columns:
             (name, tuple(levels.split(",")) if levels else ()) for name, levels in _pairs(self.categorical)
         )
         units, bins = tuple(_pairs(self.units)), tuple(map(_bins, self.bins))
-        return Reader(**plain, categorical=categories, units=units, bins=bins, knowledge=self._knowledge())
+        return Layout(**plain, categorical=categories, units=units, bins=bins, knowledge=self._knowledge())
 
     def _knowledge(self) -> "Knowledge":
         from counterpoint.data.knowledge import Knowledge

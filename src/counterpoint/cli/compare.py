@@ -11,7 +11,7 @@ from counterpoint.cli.console import progress, say, show
 from counterpoint.cli.evaluate import judged_rows, run_model
 from counterpoint.cli.ope_flags import OPEFlags
 from counterpoint.core.errors import require
-from counterpoint.core.results import write_csv, write_json
+from counterpoint.core.tables import write_csv, write_json
 from counterpoint.nets.training import Monitor
 from counterpoint.ope.compare import PolicyComparison, compare
 from counterpoint.page.evaluation_figure import comparison_figure

@@ -11,9 +11,10 @@ import tyro
 from counterpoint.cli.console import Saving, say, show, watching
 from counterpoint.core.artifacts import recipe_hash
 from counterpoint.core.errors import CounterpointError
-from counterpoint.core.results import provenance, write_csv, write_json
+from counterpoint.core.provenance import provenance
 from counterpoint.core.seeding import derive, generator
 from counterpoint.core.statistics import iqm
+from counterpoint.core.tables import write_csv, write_json
 from counterpoint.data.jobs import Job
 from counterpoint.learners.ctrl_g import CTRLg
 from counterpoint.learners.d3qn import D3QN

@@ -9,8 +9,9 @@ import tyro
 
 from counterpoint.cli.console import progress, say, show
 from counterpoint.core.errors import require
-from counterpoint.core.results import provenance, write_json
+from counterpoint.core.provenance import provenance
 from counterpoint.core.settings import Positive
+from counterpoint.core.tables import write_json
 from counterpoint.sources.mimic.cohort import SepsisCohort
 from counterpoint.sources.mimic.published import PublishedCohort
 

@@ -8,7 +8,7 @@ from typing import Any
 from counterpoint.cli.console import say, show
 from counterpoint.core.artifacts import write_text
 from counterpoint.core.errors import require
-from counterpoint.core.results import any_guarded, write_csv
+from counterpoint.core.tables import any_guarded, write_csv
 from counterpoint.policies.history import PersonalAdvice, recommend_to
 from counterpoint.policies.recommendation import Advice, Recommendations, recommend
 from counterpoint.run import Run

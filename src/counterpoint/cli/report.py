@@ -5,7 +5,7 @@ from pathlib import Path
 
 from counterpoint.cli.console import say
 from counterpoint.core.artifacts import write_text
-from counterpoint.core.results import read_csv
+from counterpoint.core.tables import read_csv
 from counterpoint.page.gather import gather
 from counterpoint.page.page import render
 from counterpoint.page.parts import Parts

@@ -5,7 +5,7 @@ from typing import Any
 
 from counterpoint.checks.findings import CheckReport
 from counterpoint.core.errors import require
-from counterpoint.core.results import provenance
+from counterpoint.core.provenance import provenance
 from counterpoint.core.statistics import Interval
 from counterpoint.data.transitions import Transitions
 from counterpoint.ope.result import Evaluation

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from counterpoint.core.results import Row, require_columns
 from counterpoint.core.statistics import BOOTSTRAP, Bootstrap, interval, iqm
+from counterpoint.core.tables import Row, require_columns
 from counterpoint.page.style import (
     BLUE,
     PALETTE,

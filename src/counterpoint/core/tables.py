@@ -1,20 +1,15 @@
-"""Results as Markdown and CSV that are whole or absent, and the record of what produced them."""
+"""CSV, JSON and Markdown files that are written whole or not at all."""
 
 import csv
 import json
 import math
 import os
-import platform
 import re
-import subprocess
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from importlib import metadata
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from counterpoint.core.artifacts import replacing, write_text
 from counterpoint.core.errors import CounterpointError
@@ -112,65 +107,6 @@ def write_json(record: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     write_text(Path(path), json.dumps(record, indent=2, allow_nan=False) + "\n")
 
 
-def hardware() -> dict[str, Any]:
-    """What the numbers were computed on: the accelerator if torch sees one, else the processor."""
-    cuda = torch.cuda.is_available()
-    return {
-        "device": torch.cuda.get_device_name() if cuda else _processor(),
-        "accelerator": "cuda" if cuda else "none",
-        "processor": _processor(),
-        "cpu_count": os.cpu_count(),
-        "torch_threads": torch.get_num_threads(),
-    }
-
-
-def provenance() -> dict[str, Any]:
-    """What produced a result, to be saved beside it: versions, commit and hardware; no paths and no host names."""
-    return {
-        "counterpoint": _package_version(),
-        "commit": _commit(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "system": f"{platform.system()} {platform.machine()}",
-        **hardware(),
-    }
-
-
-def where() -> dict[str, Any]:
-    """The code and the machine that make a cell's numbers, to be kept with them."""
-    record = provenance()
-    return {name: record[name] for name in ("commit", "device")}
-
-
-def ran_on(cells: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """How many cells each code and machine made."""
-    found = Counter((cell.get("commit"), cell.get("device")) for cell in cells)
-    return [{"commit": commit, "device": device, "cells": count} for (commit, device), count in found.items()]
-
-
-def same_commit(one: str | None, other: str | None) -> bool:
-    """Whether two records name one commit, whole or in its first digits, both edited or neither."""
-    if one is None or other is None:
-        return one is other
-    (left, edited), (right, too) = ((name.removesuffix("-dirty"), name.endswith("-dirty")) for name in (one, other))
-    return edited == too and (left.startswith(right) or right.startswith(left))
-
-
-def seconds_by(cells: Iterable[Mapping[str, Any]], column: str) -> dict[str, float]:
-    """How long the cells of each kind took together; a table holds no seconds, so that two runs of it are the same."""
-    total: Counter[str] = Counter()
-    for cell in cells:
-        total[str(cell[column])] += cell["seconds"]
-    return {kind: round(seconds, 1) for kind, seconds in total.items()}
-
-
-def made_by(cells: Iterable[Sequence[Mapping[str, Any]]], column: str) -> dict[str, Any]:
-    """Which code and machine made cells that have rows, and how long those of each kind took."""
-    first = [rows[0] for rows in cells if rows]
-    return {"ran_on": ran_on(first), "seconds": seconds_by(first, column)}
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
@@ -202,40 +138,3 @@ def _read(text: str | None) -> Any:
     if INTEGER.fullmatch(text):
         return int(text)
     return float(text) if NUMBER.fullmatch(text) else unguarded(text)
-
-
-def _processor() -> str:
-    """The processor's model name, which Linux tells only in /proc/cpuinfo."""
-    information = Path("/proc/cpuinfo")
-    if information.exists():
-        found = re.search(r"^model name\s*:\s*(.+)$", information.read_text(), re.MULTILINE)
-        if found:
-            return found[1].strip()
-    return platform.processor() or platform.machine()
-
-
-def _package_version() -> str | None:
-    try:
-        return metadata.version("counterpoint")
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _commit() -> str | None:
-    """The commit of the checkout this file is tracked in, "-dirty" when the package is edited; a copy without history
-    is told its own in COUNTERPOINT_COMMIT; None where nobody knows."""
-    here = Path(__file__)
-    if "COUNTERPOINT_COMMIT" in os.environ:
-        return os.environ["COUNTERPOINT_COMMIT"]
-    try:
-        # An installed copy may lie inside some other project's checkout, whose commit would say nothing.
-        _git(here.parent, "ls-files", "--error-unmatch", here.name)
-        edited = _git(here.parents[2], "status", "--porcelain", "--untracked-files=no", ".")
-        return _git(here.parent, "rev-parse", "HEAD") + "-dirty" * bool(edited)
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    finished = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True, timeout=10)
-    return finished.stdout.strip()
