@@ -40,9 +40,9 @@ def examine(run: "Run", data: Path | None = None, seed: int = 0) -> "CheckReport
     from counterpoint.data import storage
     from counterpoint.page.check_figure import check_figure
 
-    held_out = run.held_out
+    model, held_out = run.scm, run.held_out
     rows = held_out if len(held_out) else run.training
-    sample = draw(run.scm, storage.read(data) if data else rows, seed)
+    sample = draw(model, storage.read(data) if data else rows, seed)
     # The run records which subjects were held out; two patients may have the same numbers.
     is_held_out = sample.held_out or (data is None and len(held_out) > 0)
     sample = replace(sample, held_out=is_held_out)
