@@ -142,7 +142,7 @@ def test_carried_columns_hold_what_their_sources_were() -> None:
     after = torch.tensor([[9.0, 7.0, 9.0, 9.0]])
     assert schema.held(after, state, action).tolist() == [[3.0, 7.0, 0.5, 2.0]]
     assert after.tolist() == [[9.0, 7.0, 9.0, 9.0]]
-    assert schema.told == (0, 2, 3)
+    assert schema.unpredicted == (0, 2, 3)
     wide = schema.held(after.expand(2, 3, -1), state.expand(2, 3, -1), action.expand(2, 3, -1))
     assert torch.equal(wide, torch.tensor([3.0, 7.0, 0.5, 2.0]).expand(2, 3, 4))
     bounded = replace(schema, knowledge=replace(LAGGED, bounds=(("d1", 0.0, 0.4),)))
@@ -152,7 +152,7 @@ def test_carried_columns_hold_what_their_sources_were() -> None:
 def test_a_column_is_static_or_carried_or_foretold() -> None:
     columns = (cp.Column("age", static=True), cp.Column("x"), cp.Column("d1"))
     schema = cp.Schema(columns, cp.Box((0.0,), (1.0,)), ("dose",), knowledge=cp.Knowledge(carried=(("d1", "dose"),)))
-    assert schema.told == (0, 2)
+    assert schema.unpredicted == (0, 2)
     assert schema.static == (0,)
 
 
@@ -204,7 +204,7 @@ def test_a_table_whose_carried_columns_are_not_so_is_refused() -> None:
     told |= {"done": "died", "last": "truncate", "actions": cp.Bins()}
     known = cp.Knowledge(carried=(("last", "lactate"),))
     rows = cp.from_dataframe(table, **told, knowledge=known)  # pyright: ignore[reportArgumentType]
-    assert rows.schema.told == (1,)
+    assert rows.schema.unpredicted == (1,)
     wrong = cp.Knowledge(carried=(("lactate", "last"),))
     with pytest.raises(cp.CounterpointError, match="column 'lactate' is not what 'last' was one step before in"):
         cp.from_dataframe(table, **told, knowledge=wrong)  # pyright: ignore[reportArgumentType]

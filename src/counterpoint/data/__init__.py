@@ -1,4 +1,4 @@
-"""Tables in, one table type inside."""
+"""Logged data: transitions, their schema, files, and readers of users' tables."""
 
 from counterpoint.core.lazy import attach
 

@@ -1,8 +1,8 @@
-"""Doses and treatments of a user's table as actions: labels, bins of amounts, and products of several columns."""
+"""Coding of a table's treatments as actions: labels, bins of amounts, and products of several columns."""
 
 import math
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 
 import numpy as np
 
@@ -11,24 +11,24 @@ from counterpoint.core.settings import Finite, check_settings
 from counterpoint.data.spaces import Discrete
 
 MOST_ACTIONS = 1000
-"""A product of several columns with more actions than this is surely not meant."""
+"""Largest number of actions in a product of several columns."""
 
 
 @dataclass(frozen=True)
 class Bins:
-    """Cuts a column of amounts into a few doses: by quantiles of the training subjects' doses, or where you say.
+    """Cut a column of amounts into a few doses, by quantiles of the training subjects' doses or at given cuts.
 
-    Bin k holds the amounts from cut k−1 (included) to cut k (excluded); what stands for it is the median dose in it.
+    Bin k holds the amounts from cut k−1 (included) to cut k (excluded) and is represented by its median dose.
     """
 
     column: str = ""
     """The action column; empty for every numeric one that no other `Bins` names."""
     count: int = 5
-    """Bins, that of no dose among them; fewer where doses tie."""
+    """Number of bins, including that of no dose; fewer where doses tie."""
     cuts: tuple[Finite, ...] = ()
     """Where to cut instead of at quantiles, in rising order."""
     zero: bool = True
-    """Whether no dose (0) is a bin of its own, as in "none, and four quartiles of what was given"."""
+    """Whether no dose (0) is a bin of its own."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -42,52 +42,53 @@ class Bins:
         )
 
     def fit(self, name: str, amounts: np.ndarray) -> "ActionColumn":
-        """The cuts and doses of one column, from the amounts given to training subjects."""
+        """Learn the cuts and doses of one column from the amounts that training subjects were given."""
         zero = self.zero and bool((amounts == 0).any())
-        given = amounts[amounts != 0] if zero else amounts
-        if zero and (given < 0).any():
+        doses = amounts[amounts != 0] if zero else amounts
+        if zero and (doses < 0).any():
             raise CounterpointError(
                 f"column '{name}' has negative doses, so no dose is not its lowest bin; use Bins(zero=False)"
             )
-        cuts = np.array(self.cuts or _quantiles(given, self.count - zero))
-        used = np.unique(np.searchsorted(cuts, given, side="right"))
-        cuts = cuts[used[1:] - 1]  # Bins that nobody was given are left out.
-        bins = np.searchsorted(cuts, given, side="right")
-        doses = [0.0] * zero + [float(np.median(given[bins == b])) for b in range(len(used))]
+        cuts = np.array(self.cuts or _quantiles(doses, self.count - zero))
+        used = np.unique(np.searchsorted(cuts, doses, side="right"))
+        cuts = cuts[used[1:] - 1]  # Empty bins are left out.
+        bins = np.searchsorted(cuts, doses, side="right")
+        values = [0.0] * zero + [float(np.median(doses[bins == b])) for b in range(len(used))]
         require(
-            len(doses) > 1, f"column '{name}' has one dose only, so nothing can be chosen; drop it or cut elsewhere"
+            len(values) > 1, f"column '{name}' has one dose only, so nothing can be chosen; drop it or cut elsewhere"
         )
-        return ActionColumn(name, cuts=tuple(map(float, cuts)), zero=zero, doses=tuple(doses))
+        return ActionColumn(name, cuts=tuple(map(float, cuts)), zero=zero, doses=tuple(values))
 
 
-def _quantiles(given: np.ndarray, bins: int) -> np.ndarray:
-    """Cuts that make equal shares, ties aside; the lowest amount is no cut, for nothing lies below it."""
-    if not len(given):
+def _quantiles(doses: np.ndarray, bins: int) -> np.ndarray:
+    """Return cuts at equal shares, without the lowest amount, below which there is nothing."""
+    if not len(doses):
         return np.zeros(0)
-    cuts = np.unique(np.quantile(given, np.arange(1, bins) / bins))
-    return cuts[cuts > given.min()]
+    cuts = np.unique(np.quantile(doses, np.arange(1, bins) / bins))
+    return cuts[cuts > doses.min()]
 
 
 @dataclass(frozen=True)
 class ActionColumn:
-    """One action column of a user's table: what its values become, and what an action says in it."""
+    """Coding of one action column of a user's table."""
 
     name: str
     labels: tuple[str, ...] = ()
-    """Treatments by name; code i is labels[i]."""
+    """Names of treatments; code i is labels[i]."""
     ordered: bool = False
-    """Whether the labels stand in an order, as none < low < high; else every one is a feature of its own."""
+    """Whether the labels are ordered, as none < low < high; otherwise they are one-hot features."""
     cuts: tuple[float, ...] = ()
     zero: bool = False
     doses: tuple[float, ...] = ()
-    """The dose that stands for each bin, or each of a few amounts where there are no cuts."""
+    """The dose that represents each bin, or the few amounts of a column without cuts."""
 
     @property
     def count(self) -> int:
+        """Number of actions."""
         return len(self.labels) or len(self.doses)
 
     def codes(self, amounts: np.ndarray) -> np.ndarray:
-        """The bin of each amount, or the place of each of a few amounts (−1 where it is none of them)."""
+        """Return the bin of each amount, or the index of each of a few amounts (−1 where it is none of them)."""
         if self.cuts or self.zero:
             bins = np.searchsorted(np.array(self.cuts), amounts, side="right") + self.zero
             return np.where(amounts == 0, 0, bins) if self.zero else bins
@@ -96,24 +97,27 @@ class ActionColumn:
         return np.where(same, near.argmin(1), -1)
 
     def features(self) -> list[tuple[float, ...]]:
-        """What describes each of the column's values to a model."""
+        """Return the features of each code."""
         if self.labels and not self.ordered:
             return list(Discrete.one_hot(len(self.labels)).values)
         return [(float(i),) for i in range(len(self.labels))] if self.labels else [(dose,) for dose in self.doses]
 
     def feature_names(self) -> list[str]:
+        """Return the names of the features."""
         one_hot = self.labels and not self.ordered
         return [f"{self.name}={label}" for label in self.labels] if one_hot else [self.name]
 
-    def says(self, code: int) -> str | float:
+    def value(self, code: int) -> str | float:
+        """Return the label or the dose of a code."""
         return self.labels[code] if self.labels else self.doses[code]
 
 
 def product_space(columns: list[ActionColumn]) -> Discrete:
-    """Every combination of the columns' values; the last column changes fastest."""
+    """Return the space of all combinations of the columns' codes; the last column changes fastest."""
     count = math.prod(column.count for column in columns)
     require(
         count <= MOST_ACTIONS,
         f"{' × '.join(str(column.count) for column in columns)} actions are too many to learn from; use fewer Bins",
     )
-    return Discrete(tuple(tuple(x for part in row for x in part) for row in product(*(c.features() for c in columns))))
+    combinations = product(*(column.features() for column in columns))
+    return Discrete(tuple(tuple(chain.from_iterable(row)) for row in combinations))

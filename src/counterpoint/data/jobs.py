@@ -1,4 +1,4 @@
-"""A job is a table and a seed; many jobs of one shape are fitted in one loop."""
+"""Fitting jobs: a table, a seed and subject factors. Jobs of one shape are fitted together in one training loop."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -17,21 +17,19 @@ from counterpoint.data.transitions import Transitions
 Categories = tuple[tuple[int, int], ...]
 """(column, count) of every categorical state column; its codes are 0 … count − 1."""
 NO_THETA = torch.zeros(1, 0)
-"""The subject factor of a model that knows no subjects: zero columns, for any number of rows."""
+"""The subject factor of a model without subject factors: width zero, for any number of rows."""
 
 
 def context(*columns: Float[Tensor, "*n _"], theta: Float[Tensor, "*m t"] = NO_THETA) -> Float[Tensor, "*n c"]:
-    """What a model is told, side by side: state and action (or more), and the subject factor of every row."""
+    """Concatenate the inputs of a model: state, action (or more) and the subject factor of every row."""
     first = columns[0]
-    told = [*columns, theta.to(first).expand(*first.shape[:-1], -1)]
-    wide = [table for table in told if table.shape[-1]]
-    return wide[0] if len(wide) == 1 else torch.cat(told, -1)
+    parts = [*columns, theta.to(first).expand(*first.shape[:-1], -1)]
+    wide = [part for part in parts if part.shape[-1]]
+    return wide[0] if len(wide) == 1 else torch.cat(parts, -1)
 
 
 def check_factors(theta: Any, rows: int) -> Float[Tensor, "_ t"]:
-    """Subject factors as they should be: one finite row for each row, or one for all."""
-    if theta is NO_THETA:
-        return theta
+    """Refuse subject factors that are not finite or not one row for each row (or one for all rows)."""
     right = isinstance(theta, Tensor) and theta.ndim == 2 and len(theta) in (1, rows) and bool(theta.isfinite().all())
     if not right:
         raise CounterpointError(f"theta is not a tensor of finite factors for {rows} rows; pass model.subjects(rows)")
@@ -39,7 +37,7 @@ def check_factors(theta: Any, rows: int) -> Float[Tensor, "_ t"]:
 
 
 def spread_levels(values: Float[Tensor, "*n s"], categories: Categories) -> Float[Tensor, "*n w"]:
-    """The other columns as they are, then every categorical one spread into one column a level."""
+    """Return the numeric columns, followed by the categorical ones as one-hot columns."""
     if not categories:
         return values
     coded = {column for column, _ in categories}
@@ -53,7 +51,7 @@ def spread_levels(values: Float[Tensor, "*n s"], categories: Categories) -> Floa
 
 @dataclass(frozen=True)
 class Job:
-    """What to fit on, and from which seed; `theta` holds a subject factor for every row (zero-width for CTRL_g)."""
+    """What to fit on, and with which seed; `theta` holds a subject factor for every row (width zero for CTRL_g)."""
 
     data: Transitions
     seed: int = 0
@@ -61,27 +59,27 @@ class Job:
 
     @property
     def identity(self) -> tuple[str, int, str]:
-        """What tells this job from others: its rows, its seed and its subject factors."""
+        """Hash of the rows, seed, and hash of the subject factors."""
         return self.data.fingerprint, self.seed, tensors_hash({"theta": self.theta})
 
     @property
     def rows_theta(self) -> Float[Tensor, "n t"]:
-        """The subject factor of every row."""
+        """Subject factor of every row."""
         return self.theta.expand(len(self.data), -1)
 
     def __getitem__(self, rows: Tensor) -> "Job":
-        """The same job on some of its rows."""
+        """Return the job with some of its rows."""
         return replace(self, data=self.data[rows], theta=self.rows_theta[rows])
 
 
 def identity(recipe: Any, jobs: Sequence[Job], *more: Any) -> str:
-    """What a training run is known by: a checkpoint of another recipe, table, seed or factor is not taken up."""
+    """Return a hash that identifies a training run; checkpoints of other recipes, tables or seeds are not continued."""
     return recipe_hash(recipe, [job.identity for job in jobs], *more)
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a fitted thing came from."""
+    """Seed and data that something was fitted with."""
 
     seed: int
     data: str
@@ -91,48 +89,51 @@ class Origin:
 
     @classmethod
     def of(cls, job: Job) -> "Origin":
+        """Return the origin of what is fitted to a job."""
         data, seed, theta = job.identity
         return cls(seed, data, theta)
 
 
 @dataclass(frozen=True)
 class Padded:
-    """Tables of different lengths side by side: row r of member k counts where r < count[k]."""
+    """Tables of different lengths, padded and stacked: row r of member k is valid where r < count[k]."""
 
     columns: dict[str, Tensor]
     count: Int[Tensor, " k"]
 
     def mask(self) -> Float[Tensor, "k n"]:
-        """1 for a row that counts, 0 for padding."""
+        """Return 1 for valid rows, 0 for padding."""
         longest = next(iter(self.columns.values())).shape[1]
         return (torch.arange(longest) < self.count[:, None]).float()
 
     def moments(self, name: str) -> tuple[Float[Tensor, "k 1 w"], Float[Tensor, "k 1 w"]]:
-        """Mean and standard deviation of a column over the rows that count; 1 for a column that does not vary."""
+        """Return mean and standard deviation of a column over valid rows; 1 instead of a deviation of 0."""
         mean, spread = self.mean_and_spread(name)
         return mean, torch.where(spread > 1e-8, spread, 1.0)
 
     def mean_and_spread(self, name: str) -> tuple[Float[Tensor, "k 1 w"], Float[Tensor, "k 1 w"]]:
-        """The same, 0 for a column that does not vary."""
-        values, mask, count = self.columns[name], self.mask()[..., None], self.count[:, None, None]
+        """Return mean and standard deviation of a column over valid rows."""
+        values = self.columns[name]
+        mask = self.mask()[..., None]
+        count = self.count[:, None, None]
         mean = (values * mask).sum(1, keepdim=True) / count
         return mean, (((values - mean) * mask).square().sum(1, keepdim=True) / count).sqrt()
 
 
 def pad(tables: Sequence[dict[str, Tensor]]) -> Padded:
-    """Stack the columns of several tables along a leading axis, filled with zeros behind the shorter ones."""
+    """Stack the columns of several tables along a leading axis; shorter ones are padded with zeros."""
     columns = {name: _padded([table[name] for table in tables]) for name in tables[0]}
     count = torch.tensor([len(next(iter(table.values()))) for table in tables])
     return Padded(columns, count)
 
 
 def _padded(parts: Sequence[Tensor]) -> Tensor:
-    """One part alone is not copied: it may be a file too large for memory."""
+    """Stack tensors; one alone is not copied, because it may be a mapped file larger than memory."""
     return parts[0][None] if len(parts) == 1 else torch.nn.utils.rnn.pad_sequence(list(parts), batch_first=True)
 
 
 def check_fittable(data: Transitions) -> None:
-    """Raise one line where no model of the dynamics can be fitted: too few rows, NaN, a constant column."""
+    """Refuse rows that no dynamics model can be fitted to: too few, not finite, or with a constant column."""
     rows = data.with_next()
     needed = 2 * (data.state_size + data.action.shape[1] + 2)
     if len(rows) < needed:
@@ -146,7 +147,7 @@ def check_fittable(data: Transitions) -> None:
 
 
 def fitting_table(job: Job) -> dict[str, Tensor]:
-    """What a model of the dynamics is fitted on: real rows with a next state; refuses what cannot be fitted."""
+    """Return the training table of a dynamics model: real rows with a next state."""
     usable = ~job.data.imagined & job.data.has_next
     job = job if bool(usable.all()) else job[usable]
     rows = job.data
@@ -161,16 +162,16 @@ def fitting_table(job: Job) -> dict[str, Tensor]:
 
 
 def with_mirrored(job: Job, table: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The rows, and behind them each as a declared mirror shows it: rows of the same subject."""
+    """Append the mirror image of every row, as a row of the same subject."""
     rows, schema = job.data, job.data.schema
     state, action = schema.knowledge.signs(schema.state_names, schema.action_names)
-    told = context(state * rows.state, mirrored_actions(rows.action, schema.actions, action), theta=job.theta)
-    shown = {"context": told, "state": state * rows.state, "next_state": state * rows.next_state}
-    return {name: torch.cat([column, shown.get(name, column)]) for name, column in table.items()}
+    inputs = context(state * rows.state, mirrored_actions(rows.action, schema.actions, action), theta=job.theta)
+    mirrored = {"context": inputs, "state": state * rows.state, "next_state": state * rows.next_state}
+    return {name: torch.cat([column, mirrored.get(name, column)]) for name, column in table.items()}
 
 
 def check_numeric(data: Transitions) -> None:
-    """Raise one line where a column is a category, which a model of numbers would take for an amount."""
+    """Refuse categorical columns, which a model of numbers would use as amounts."""
     coded = [data.state_names[column] for column, _ in data.schema.categories]
     if coded:
         raise CounterpointError(
@@ -180,7 +181,7 @@ def check_numeric(data: Transitions) -> None:
 
 
 def change_table(job: Job) -> dict[str, Tensor]:
-    """The same with the change y = s' − s, which most models learn."""
+    """Return the training table with the change y = s' − s as target."""
     check_numeric(job.data)
     table = fitting_table(job)
     return {"context": table["context"], "y": table["next_state"] - table["state"], "subject": table["subject"]}

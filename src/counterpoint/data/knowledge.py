@@ -1,4 +1,4 @@
-"""What a user knows of the state and need not be learned: it holds in every imagined row, and a fit may rely on it."""
+"""Declared facts about state columns: they hold in every imagined row, and models may use them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from counterpoint.core.settings import Finite, check_settings
 from counterpoint.data.spaces import ActionSpace, constant
 
 ON_CIRCLE = 1e-2
-"""Logged cosines and sines may be so far off the circle: tables are rounded."""
+"""Tolerance for logged cosines and sines, because tables are rounded."""
 ROUNDED = 1e-4
-"""Logged numbers may be so far outside what is declared, in units of the numbers themselves."""
+"""Relative tolerance for other logged numbers."""
 
 
 @dataclass(frozen=True)
 class Knowledge:
-    """Facts about columns, by name. Nothing is assumed where nothing is declared."""
+    """Facts about columns, by name."""
 
     bounds: tuple[tuple[str, Finite, Finite], ...] = ()
     """(column, lowest, highest)."""
@@ -29,15 +29,15 @@ class Knowledge:
     circles: tuple[tuple[str, str], ...] = ()
     """Pairs of columns that are the cosine and the sine of one angle."""
     mirror: tuple[str, ...] = ()
-    """State and action columns of a mirror symmetry: the same happens, mirrored, where these state columns change their
-    sign and these action columns their side of the middle of the action space."""
+    """State and action columns of a mirror symmetry of the dynamics: these state columns change their sign, these
+    action columns are reflected at the middle of the action space."""
     carried: tuple[tuple[str, str], ...] = ()
-    """(column, source): a state column that holds what a state or action column was one step before."""
+    """(column, source): a state column that holds the value of a state or action column one step before."""
     computed: tuple[str, ...] = ()
-    """State columns that follow from the others of the same moment and from what they were before: scores, ratios,
-    sums. How, is learned; a model that knows it keeps an imagined score with the imagined values it is made of."""
+    """State columns that are functions of the other columns and of their previous values: scores, ratios, sums. The
+    function is learned, so that imagined scores agree with the imagined values that they are computed from."""
     reward_range: tuple[Finite, Finite] | None = None
-    """Smallest and largest reward that a step can have; None where it is not known."""
+    """Smallest and largest reward that a step can have; None where it is not declared."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -48,24 +48,24 @@ class Knowledge:
 
     @property
     def held(self) -> tuple[str, ...]:
-        """The state columns whose values are declared."""
+        """State columns with declared values."""
         pairs = (name for pair in self.circles for name in pair)
         return (*(name for name, _, _ in self.bounds), *self.whole, *pairs)
 
     @property
     def carried_columns(self) -> tuple[str, ...]:
-        """The state columns that nothing but another column decides."""
+        """State columns that are copies of an earlier column."""
         return tuple(column for column, _ in self.carried)
 
     def check_names(self, states: Sequence[str], actions: Sequence[str]) -> None:
-        """Raise one line for a column that is not there."""
+        """Refuse names that are not columns, and contradictions."""
         for name in self.held:
             require(name in states, f"'{name}' is declared and is not a state column; name one of the state")
         for column, source in self.carried:
             require(column in states, f"'{column}' is declared as carried and is not a state column; name one")
-            found = (*states, *actions).count(source)
-            require(found > 0, f"'{column}' is carried from '{source}', which is not a column; name one")
-            require(found == 1, f"'{column}' is carried from '{source}', a state and an action column; rename one")
+            count = (*states, *actions).count(source)
+            require(count > 0, f"'{column}' is carried from '{source}', which is not a column; name one")
+            require(count == 1, f"'{column}' is carried from '{source}', a state and an action column; rename one")
         twice = [name for name in self.carried_columns if self.carried_columns.count(name) > 1]
         require(not twice, f"'{(twice or [''])[0]}' is carried from two columns; name one")
         for name in self.computed:
@@ -77,24 +77,24 @@ class Knowledge:
             )
 
     def check(self, state: Float[Tensor, "n s"], names: Sequence[str]) -> None:
-        """Raise one line where logged rows are not as declared; missing next states are passed over."""
+        """Refuse logged rows that violate a fact; missing next states are skipped."""
         held = self.hold(state, names)
         for i, name in enumerate(names):
             near = ON_CIRCLE if any(name in pair for pair in self.circles) else ROUNDED * state[:, i].abs().clamp(min=1)
             wrong = ((held[:, i] - state[:, i]).abs() > near) & ~state[:, i].isnan()
             require(
                 not bool(wrong.any()),
-                f"column '{name}' is not as declared ({self._said(name)}) in {int(wrong.sum())} rows; correct the rows"
-                " or the declaration",
+                f"column '{name}' is not as declared ({self._facts_of(name)}) in {int(wrong.sum())} rows; correct the"
+                " rows or the declaration",
             )
 
-    def _said(self, name: str) -> str:
+    def _facts_of(self, name: str) -> str:
         facts = [f"from {low:g} to {high:g}" for column, low, high in self.bounds if column == name]
         facts += ["whole numbers"] if name in self.whole else []
         return ", ".join([*facts, *(f"on a circle with '{' and '.join(p)}'" for p in self.circles if name in p)])
 
     def hold(self, state: Float[Tensor, "*n s"], names: Sequence[str]) -> Float[Tensor, "*n s"]:
-        """The nearest state that is as declared."""
+        """Return the nearest state that satisfies the facts."""
         if not (self.bounds or self.whole or self.circles):
             return state
         low, high, whole, circles = _places(self, tuple(names))
@@ -117,7 +117,7 @@ class Knowledge:
         states: Sequence[str],
         actions: Sequence[str],
     ) -> Float[Tensor, "*n s"]:
-        """Next states whose carried columns hold what their sources were."""
+        """Set the carried columns of next states to their sources."""
         if not self.carried:
             return after
         columns, sources = _carried(self, tuple(states), tuple(actions))
@@ -125,7 +125,7 @@ class Knowledge:
         return after.contiguous().index_copy(-1, constant(columns, after.device), source)
 
     def signs(self, states: Sequence[str], actions: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """−1 for every column that the mirror turns, 1 for the others."""
+        """Return −1 for every column that the mirror changes, 1 for the others."""
         state, action = ([-1.0 if name in self.mirror else 1.0 for name in names] for names in (states, actions))
         return torch.tensor(state), torch.tensor(action)
 
@@ -133,32 +133,32 @@ class Knowledge:
 def mirrored_actions(
     action: Float[Tensor, "n a"], space: ActionSpace, signs: Float[Tensor, " a"]
 ) -> Float[Tensor, "n a"]:
-    """Actions on the other side of the middle of their space."""
+    """Reflect actions at the middle of their space."""
     middle = (torch.tensor(space.low) + torch.tensor(space.high)) / 2
     return middle + signs * (action - middle)
 
 
 def check_range(rewards: tuple[float, float]) -> None:
-    """Raise one line where a range of rewards begins above its end."""
+    """Refuse a range of rewards whose end is below its start."""
     low, high = rewards
     require(low <= high, f"the reward range {low:g} to {high:g} begins above its end; give the smaller one first")
 
 
 @lru_cache(maxsize=64)
 def _carried(
-    known: Knowledge, states: tuple[str, ...], actions: tuple[str, ...]
+    knowledge: Knowledge, states: tuple[str, ...], actions: tuple[str, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Places of carried columns in the state, and of their sources in state and action side by side."""
+    """Return the indices of carried columns in the state, and of their sources in (state, action)."""
     both = (*states, *actions)
-    columns, sources = zip(*known.carried, strict=True)
+    columns, sources = zip(*knowledge.carried, strict=True)
     return tuple(map(states.index, columns)), tuple(map(both.index, sources))
 
 
 @lru_cache(maxsize=64)
 def _places(
-    known: Knowledge, names: tuple[str, ...]
+    knowledge: Knowledge, names: tuple[str, ...]
 ) -> tuple[tuple[float, ...], tuple[float, ...], tuple[bool, ...], list[tuple[int, int]]]:
-    bounds = {name: (low, high) for name, low, high in known.bounds}
+    bounds = {name: (low, high) for name, low, high in knowledge.bounds}
     low, high = zip(*(bounds.get(name, (-torch.inf, torch.inf)) for name in names), strict=True)
-    circles = [(names.index(cosine), names.index(sine)) for cosine, sine in known.circles]
-    return low, high, tuple(name in known.whole for name in names), circles
+    circles = [(names.index(cosine), names.index(sine)) for cosine, sine in knowledge.circles]
+    return low, high, tuple(name in knowledge.whole for name in names), circles

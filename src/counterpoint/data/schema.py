@@ -1,4 +1,4 @@
-"""What the columns of a table mean. A model, a task and a policy carry the schema of the table they were made from."""
+"""The schema of transitions: state columns and actions. Models, tasks and policies keep that of their training rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from counterpoint.data.spaces import ActionSpace, Box, Discrete, describe, same_
 
 @dataclass(frozen=True)
 class Fill:
-    """What stands for a missing value: value + Σ weights[j]·(x_j − fill_j) over the columns that are there."""
+    """Replacement for a missing value: value + Σ weights[j]·(x_j − fill_j) over the observed columns."""
 
     value: float
     weights: tuple[float, ...] = ()
@@ -24,18 +24,18 @@ class Fill:
 
 @dataclass(frozen=True)
 class Column:
-    """One column of the state."""
+    """A column of the state."""
 
     name: str
     levels: tuple[str, ...] = ()
-    """The categories: code i in the state stands for levels[i]. A number has none."""
+    """Levels of a categorical column: code i is levels[i]; () for numbers."""
     unit: str = ""
     static: bool = False
-    """Whether it never changes within a subject, as sex or age at admission."""
+    """Whether it is constant within subjects, as sex or age at admission."""
     fill: Fill | None = None
-    """What stands for a missing value, learned from training subjects; none where missing values are refused."""
+    """Replacement for missing values, learned from training subjects; None where missing values are refused."""
     mask_of: str = ""
-    """The column whose missing values this one marks; empty for a column of its own."""
+    """The column whose missing values this one marks; "" for other columns."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -45,20 +45,20 @@ class Column:
 
 @dataclass(frozen=True)
 class Schema:
-    """The columns of the state and what actions are."""
+    """Columns of the state, and the actions."""
 
     states: tuple[Column, ...]
     actions: ActionSpace
     action_names: tuple[str, ...]
-    """A name for each feature of an action."""
+    """Names of the features of an action."""
     doses: tuple[ActionColumn, ...] = ()
-    """How columns of the user's table become actions, where they are not the features themselves."""
+    """Coding of the table's action columns, where they are not the features themselves."""
     action_units: tuple[tuple[str, str], ...] = ()
     """(column, unit) of the action columns whose unit was declared."""
     learned_with: tuple[float, int] | None = None
-    """Share and seed of the subjects that fills and cuts were learned without; none where nothing was learned."""
+    """(share, seed) of the subjects that fills and cuts were learned without; None where nothing was learned."""
     knowledge: Knowledge = Knowledge()
-    """What is known of the columns and holds in every imagined row."""
+    """Declared facts about the columns, which hold in every imagined row."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -73,17 +73,17 @@ class Schema:
         self._check_knowledge()
 
     def _check_knowledge(self) -> None:
-        """What is declared is about numbers, and a mirror shows actions that there are."""
-        said = {*self.knowledge.held, *self.knowledge.mirror}
-        coded = [column.name for column in self.states if column.levels and column.name in said]
+        """Refuse facts about categorical columns, and a mirror that maps actions to none."""
+        declared = {*self.knowledge.held, *self.knowledge.mirror}
+        coded = [column.name for column in self.states if column.levels and column.name in declared]
         require(
             not coded, f"'{(coded or [''])[0]}' is a category, and only of numbers can more be declared; leave it out"
         )
         if isinstance(self.actions, Discrete) and self.knowledge.mirror:
             _, signs = self.knowledge.signs(self.state_names, self.action_names)
-            shown = mirrored_actions(self.actions.table(), self.actions, signs)
+            mirrored = mirrored_actions(self.actions.table(), self.actions, signs)
             require(
-                bool(self.actions.contains(shown).all()),
+                bool(self.actions.contains(mirrored).all()),
                 "mirrored about the middle of the action space, some actions are none; name other columns in mirror",
             )
 
@@ -91,7 +91,7 @@ class Schema:
     def of(
         cls, state_names: Sequence[str], actions: ActionSpace, action_names: Sequence[str] = (), **more: Any
     ) -> "Schema":
-        """A schema of plain numbers; actions are numbered where they have no names."""
+        """Return a schema of numeric states; actions without names are numbered."""
         require(isinstance(actions, Discrete | Box), "actions are no action space; give Discrete.of([…]) or a Box")
         require(isinstance(state_names, list | tuple), "state_names is no list of names; give one name a column")
         states = tuple(Column(name) for name in state_names)
@@ -103,33 +103,33 @@ class Schema:
 
     @property
     def categories(self) -> tuple[tuple[int, int], ...]:
-        """(place, number of levels) of every categorical state column."""
+        """(index, number of levels) of every categorical state column."""
         return tuple((i, len(column.levels)) for i, column in enumerate(self.states) if column.levels)
 
     @property
     def spread_width(self) -> int:
-        """Columns of a state whose categories are spread level by level."""
+        """Width of a state whose categories are one-hot."""
         return len(self.states) + sum(count - 1 for _, count in self.categories)
 
     @property
     def static(self) -> tuple[int, ...]:
-        """The places of the numeric columns that never change within a subject."""
+        """Indices of the columns that are constant within subjects."""
         return tuple(i for i, column in enumerate(self.states) if column.static)
 
     @property
-    def told(self) -> tuple[int, ...]:
-        """The places of the columns that no model need foretell: static ones, and those carried over from another."""
+    def unpredicted(self) -> tuple[int, ...]:
+        """Indices of the columns that are not predicted: static ones, and those carried from another column."""
         carried = (self.state_names.index(name) for name in self.knowledge.carried_columns)
         return tuple(sorted({*self.static, *carried}))
 
     @property
     def computed(self) -> tuple[int, ...]:
-        """The places of the columns that are declared to follow from others."""
+        """Indices of the columns that are declared to be computed from others."""
         return tuple(sorted(self.state_names.index(name) for name in self.knowledge.computed))
 
     @property
     def dose_levels(self) -> tuple[tuple[int, tuple[float, ...]], ...]:
-        """(place, amounts) of every dose that was cut into three levels or more."""
+        """(index, amounts) of every action feature with three levels or more, where actions are coded."""
         if not self.doses or not isinstance(self.actions, Discrete):
             return ()
         amounts = [tuple(sorted(set(column))) for column in zip(*self.actions.values, strict=True)]
@@ -138,20 +138,21 @@ class Schema:
     def held(
         self, after: Float[Tensor, "*n s"], state: Float[Tensor, "*n s"], action: Float[Tensor, "*n a"]
     ) -> Float[Tensor, "*n s"]:
-        """Next states, after these states and actions, as they are declared to be."""
+        """Project next states onto the declared facts."""
         after = self.knowledge.carry(after, state, action, self.state_names, self.action_names)
         return self.knowledge.hold(after, self.state_names)
 
     def check_rows(
         self, state: Float[Tensor, "n s"], action: Float[Tensor, "n a"], after: Float[Tensor, "n s"]
     ) -> None:
-        """Raise one line where logged rows are not as declared; missing next states are passed over."""
-        for known in (state, after):
-            self.knowledge.check(known, self.state_names)
+        """Refuse logged rows that violate the declared facts; missing next states are skipped."""
+        for values in (state, after):
+            self.knowledge.check(values, self.state_names)
         carried = self.knowledge.carry(after, state, action, self.state_names, self.action_names)
         for column, source in self.knowledge.carried:
-            place = self.state_names.index(column)
-            wrong = ((carried - after)[:, place].abs() > ROUNDED * carried[:, place].abs().clamp(min=1)).sum()
+            index = self.state_names.index(column)
+            tolerance = ROUNDED * carried[:, index].abs().clamp(min=1)
+            wrong = ((carried - after)[:, index].abs() > tolerance).sum()
             require(
                 not int(wrong),
                 f"column '{column}' is not what '{source}' was one step before in {int(wrong)} rows; correct the rows"
@@ -159,7 +160,7 @@ class Schema:
             )
 
     def choices(self) -> list[dict[str, Any]]:
-        """Every action of a finite space in the user's own words: a value for each action column of the table."""
+        """Return every action of a finite space as values of the table's action columns."""
         if not isinstance(self.actions, Discrete):
             raise CounterpointError("a continuous action space has no list of actions; cut the doses into Bins")
         if not self.doses:
@@ -167,28 +168,31 @@ class Schema:
         return [self._choice(index) for index in range(self.actions.count)]
 
     def _choice(self, index: int) -> dict[str, Any]:
-        said: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for column in reversed(self.doses):
             index, code = divmod(index, column.count)
-            said[column.name] = column.says(code)
-        return dict(reversed(said.items()))
+            values[column.name] = column.value(code)
+        return dict(reversed(values.items()))
 
     def labels(self) -> list[str]:
-        """Every action in a word or two."""
-        return [", ".join(_said(*item, alone=len(choice) == 1) for item in choice.items()) for choice in self.choices()]
+        """Return a short label for every action."""
+        return [
+            ", ".join(_label(*item, alone=len(choice) == 1) for item in choice.items()) for choice in self.choices()
+        ]
 
 
-def _said(name: str, value: Any, alone: bool) -> str:
+def _label(name: str, value: Any, alone: bool) -> str:
     text = f"{value:g}" if isinstance(value, float) else str(value)
     return text if alone else f"{name} {text}"
 
 
 def numbered(what: str, count: int) -> tuple[str, ...]:
+    """Return names for columns without names."""
     return tuple(f"{what}_{i}" for i in range(count))
 
 
 def agree(mine: Schema, other: Schema, me: str = "model", they: str = "table") -> None:
-    """Raise one line where two things that meet speak of different columns, units or actions."""
+    """Refuse to combine two things with different columns, units or actions."""
     agree_on_states(mine.states, other.states, me, they)
     _agree_on_doses(mine, other, me, they)
     agree_on_actions(mine.actions, other.actions, me, they)
@@ -209,6 +213,7 @@ def _agree_on_doses(mine: Schema, other: Schema, me: str, they: str) -> None:
 
 
 def agree_on_states(mine: Sequence[Column], other: Sequence[Column], me: str, they: str) -> None:
+    """Refuse different state columns, levels or units."""
     names, others = [column.name for column in mine], [column.name for column in other]
     if names != others:
         why = "in another order" if sorted(names) == sorted(others) else f"{listed(others)}"
@@ -229,6 +234,7 @@ def agree_on_states(mine: Sequence[Column], other: Sequence[Column], me: str, th
 
 
 def agree_on_actions(mine: ActionSpace, other: ActionSpace, me: str, they: str) -> None:
+    """Refuse different action spaces."""
     require(
         same_space(mine, other),
         f"the actions of the {me} are {describe(mine)} and those of the {they} {describe(other)}; use the same actions",
@@ -246,14 +252,15 @@ def quoted(names: Sequence[str]) -> str:
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:
+    """Join names for a message, shortened to the first `most`."""
     return ", ".join(map(str, names[:most])) + (", …" if len(names) > most else "")
 
 
 def _levels(column: Column) -> str:
-    """How many levels there are, not which: they may be cells of patients."""
+    """Return the number of levels; the levels are patients' data."""
     return f"{len(column.levels)} levels" if column.levels else "numbers"
 
 
 def _unnamed(names: tuple[str, ...]) -> bool:
-    """Rows that never were a user's table number their actions."""
+    """Return whether the actions are numbered, as of rows that were not read from a table."""
     return names == numbered("action", len(names))

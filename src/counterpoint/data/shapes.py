@@ -1,4 +1,4 @@
-"""The shapes that rows of a table have wherever they go; `*n` is any number of leading axes, the same in one call."""
+"""Types of tensors by shape; `*n` is any number of leading axes, the same for all arguments of a call."""
 
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -9,4 +9,4 @@ Noise = Float[Tensor, "*n u"]
 Reward = Float[Tensor, "*n"]
 Flag = Bool[Tensor, "*n"]
 Theta = Float[Tensor, "... t"]
-"""A subject factor for every row, or one for all."""
+"""A subject factor for every row, or one for all rows."""

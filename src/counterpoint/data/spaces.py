@@ -15,12 +15,12 @@ from counterpoint.core.settings import check_settings, checked
 
 TOLERANCE = 1e-5
 LARGEST = 1e30
-"""Beyond this single precision overflows somewhere."""
+"""Largest absolute feature; beyond it single precision overflows."""
 
 
 @dataclass(frozen=True)
 class Discrete:
-    """A finite action space; action `i` is described to the models by the numbers `values[i]`.
+    """A finite action space; `values[i]` are the features of action `i`.
 
     Use `Discrete.of([0, 0.1, 0.2])` for ordered doses and `Discrete.one_hot(4)` for unordered treatments.
     """
@@ -34,11 +34,13 @@ class Discrete:
     @classmethod
     @checked
     def of(cls, values: "list[float] | tuple[float, ...]") -> "Discrete":
+        """Return a space of doses with one feature each."""
         return cls(tuple((_number(value),) for value in values))
 
     @classmethod
     @checked
     def one_hot(cls, count: int) -> "Discrete":
+        """Return a space of unordered treatments."""
         require(isinstance(count, int) and count > 0, f"{count} treatments; give a whole number of 1 or more")
         return cls(tuple(tuple(float(i == j) for j in range(count)) for i in range(count)))
 
@@ -59,18 +61,18 @@ class Discrete:
         return tuple(max(column) for column in zip(*self.values, strict=True))
 
     def table(self, like: Tensor | None = None) -> Float[Tensor, "count a"]:
-        """All actions' features as one table, on the device of `like`."""
+        """Return the features of all actions, on the device of `like`."""
         return constant(self.values, torch.device("cpu") if like is None else like.device).float()
 
     def features(self, index: Int[Tensor, "*n"]) -> Float[Tensor, "*n a"]:
         return self.table(index)[index]
 
     def index(self, features: Float[Tensor, "n a"]) -> Int[Tensor, " n"]:
-        """The action that each row of features describes; -1 where none does."""
-        # cdist keeps a million rows of 25 one-hot treatments at n × count numbers, but it passes over NaN.
+        """Return the action with these features; -1 where there is none."""
+        # cdist needs n × count numbers only, but ignores NaN.
         nearest = torch.cdist(features, self.table(features).to(features.dtype), p=float("inf")).min(1)
-        known = (nearest.values <= TOLERANCE) & ~features.isnan().any(1)
-        return torch.where(known, nearest.indices, -1)
+        matches = (nearest.values <= TOLERANCE) & ~features.isnan().any(1)
+        return torch.where(matches, nearest.indices, -1)
 
     def contains(self, features: Float[Tensor, "n a"]) -> Bool[Tensor, " n"]:
         return self.index(features) >= 0
@@ -80,10 +82,10 @@ class Discrete:
 
 
 def nearest(actions: Discrete, features: Float[Tensor, "*n a"]) -> Float[Tensor, "*n a"]:
-    """The action whose features t are nearest to f; for one-hot treatments that of the largest feature.
+    """Return the action whose features t are nearest to f; for one-hot treatments that of the largest feature.
 
-    ‖f − t‖² is least where f·t − ‖t‖²/2 is largest, which is one matrix product; `cdist` was two thirds of a plan. All
-    is measured in ranges of the columns: squares of millilitres would swallow micrograms in single precision.
+    ‖f − t‖² is least where f·t − ‖t‖²/2 is largest, which is one matrix product. Features
+    are scaled by the ranges of the columns, so that columns with large units do not dominate in single precision.
     """
     table, near, length = _measured(actions, features.device, features.dtype)
     nearness = torch.addmm(length, features.reshape(-1, near.shape[0]), near)
@@ -92,7 +94,7 @@ def nearest(actions: Discrete, features: Float[Tensor, "*n a"]) -> Float[Tensor,
 
 @lru_cache(maxsize=64)
 def _measured(actions: Discrete, device: torch.device, kind: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """All actions' features t; with the units c of the columns, what f is multiplied by, t/c²; and −‖t/c‖²/2."""
+    """Return the features t, and with the ranges c of the columns t/c² and −‖t/c‖²/2."""
     table, unit = (torch.tensor(values, device=device).to(kind) for values in (actions.values, _units(actions)))
     near = table * unit
     return table, (near * unit).mT.contiguous(), -near.square().sum(-1) / 2
@@ -100,7 +102,7 @@ def _measured(actions: Discrete, device: torch.device, kind: torch.dtype) -> tup
 
 @lru_cache(maxsize=64)
 def _units(actions: Discrete) -> tuple[float, ...]:
-    """One over the range of every column; 1 where it has none."""
+    """Return one over the range of every column; 1 for a constant column."""
     return tuple(1 / (high - low) if high > low else 1.0 for low, high in zip(actions.low, actions.high, strict=True))
 
 
@@ -128,7 +130,7 @@ class Box:
         return len(self.low)
 
     def index(self, features: Float[Tensor, "n a"]) -> Int[Tensor, " n"]:
-        """A continuous action has no index: -1 everywhere."""
+        """Return -1 everywhere: continuous actions have no index."""
         return torch.full((len(features),), -1, dtype=torch.long, device=features.device)
 
     def contains(self, features: Float[Tensor, "n a"]) -> Bool[Tensor, " n"]:
@@ -144,23 +146,23 @@ ActionSpace = Discrete | Box
 
 
 def constant(values: tuple[Any, ...], device: torch.device) -> Tensor:
-    """Numbers as a tensor that stays on a device: copying them there at every step would wait for a GPU."""
+    """Return a cached tensor on a device: copying it there at every step would synchronise the GPU."""
     return _constant(values, type(values[0]) if values else float, device)
 
 
 @lru_cache(maxsize=256)
 def _constant(values: tuple[Any, ...], kind: type, device: torch.device) -> Tensor:
-    """By kind as well, because (0,) and (False,) are equal and not the same tensor."""
+    """The type is part of the cache's key, because (0,) and (False,) are equal."""
     return torch.tensor(values, device=device)
 
 
 def places(columns: Sequence[int], device: torch.device) -> Int[Tensor, " c"]:
-    """Numbers of columns, to index with: a list of Python's would be copied to the device at every step."""
+    """Return a cached index tensor on a device."""
     return constant(tuple(columns), device).long()
 
 
 def check_actions(space: ActionSpace, action: Float[Tensor, "n a"], what: str = "action") -> None:
-    """Raise one line that names the first row whose action lies outside the space."""
+    """Refuse actions outside the space; the message names the first row."""
     if action.shape[1] != space.width:
         raise CounterpointError(
             f"{what} has {action.shape[1]} columns but the action space has {space.width}; pass one value per column"
@@ -200,7 +202,7 @@ def _alike(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
 
 
 def same_space(one: ActionSpace, other: ActionSpace) -> bool:
-    """Whether two spaces are one, but for rounding."""
+    """Return whether two spaces are equal, rounding aside."""
     if type(one) is not type(other) or one.width != other.width:
         return False
     if isinstance(one, Discrete) and isinstance(other, Discrete):
@@ -209,7 +211,7 @@ def same_space(one: ActionSpace, other: ActionSpace) -> bool:
 
 
 def describe(space: ActionSpace) -> str:
-    """An action space in a few characters."""
+    """Return a short text for an action space."""
     if isinstance(space, Box):
         return f"[{', '.join(map(str, space.low))}]…[{', '.join(map(str, space.high))}]"
     shown = [value[0] if len(value) == 1 else value for value in space.values[:12]]

@@ -1,4 +1,4 @@
-"""Transitions on disk: our own CSV and Parquet, which give back every number, name and space as it was."""
+"""Store transitions as CSV or Parquet; every number, name and space is read back exactly."""
 
 import json
 import math
@@ -46,9 +46,9 @@ GROUP = 16_384
 
 @checked
 def write(transitions: Transitions, path: str | Path) -> None:
-    """Save every column, the provenance, the action space and the names; the suffix .csv or .parquet picks the format.
+    """Write transitions to a .csv or .parquet file.
 
-    The file appears whole or not at all, and `read` gives back the same numbers bit for bit.
+    The file is written completely or not at all, and `read` returns the same numbers bit for bit.
     """
     with writing(path) as put:
         put(transitions)
@@ -56,7 +56,7 @@ def write(transitions: Transitions, path: str | Path) -> None:
 
 @contextmanager
 def writing(path: str | Path) -> Iterator[Callable[[Transitions], None]]:
-    """Put pieces of one table, one after another, into a file that appears when the block ends."""
+    """Write a table piece by piece; the file appears when the block ends."""
     path = Path(path)
     check_suffix(path, SUFFIXES)
     if not path.parent.is_dir():
@@ -67,7 +67,7 @@ def writing(path: str | Path) -> Iterator[Callable[[Transitions], None]]:
 
 
 class _Writer(ABC):
-    """Writes groups of rows, and at the end a header with the hash of each."""
+    """Base class of writers: groups of rows, and at the end a header with the hash of each."""
 
     def __init__(self, draft: Path) -> None:
         self.draft, self.header, self.groups = draft, {}, []
@@ -75,11 +75,11 @@ class _Writer(ABC):
 
     @abstractmethod
     def open(self, schema: "pa.Schema") -> Any:
-        """A file that takes arrow tables."""
+        """Open a writer of Arrow tables."""
 
     @abstractmethod
     def close(self, header: str) -> None:
-        """Close the file with its header in it."""
+        """Write the header and close the file."""
 
     def __enter__(self) -> "_Writer":
         return self
@@ -112,7 +112,7 @@ class _ParquetWriter(_Writer):
     def open(self, schema: "pa.Schema") -> Any:
         from pyarrow import parquet
 
-        # A dictionary of measurements is as long as they are, and their ranges are not asked for: both are slow.
+        # Dictionaries and statistics of measurements are slow, and not used.
         return parquet.ParquetWriter(self.draft, schema, use_dictionary=False, write_statistics=False)
 
     def close(self, header: str) -> None:
@@ -121,7 +121,7 @@ class _ParquetWriter(_Writer):
 
 
 class _CSVWriter(_Writer):
-    """The header stands first and is known last, so that the rows wait in a file beside."""
+    """Rows are written to a second file first, because the header precedes them and is known last."""
 
     @property
     def rows(self) -> Path:
@@ -148,16 +148,16 @@ _WRITERS = {".parquet": _ParquetWriter, ".csv": _CSVWriter}
 
 @checked
 def read(path: str | Path, mapped: bool = False) -> Transitions:
-    """The transitions that `write` saved, checked against their hashes.
+    """Read the transitions that `write` wrote, and check their hashes.
 
-    `mapped` keeps the numbers in a file beside the table instead of in memory; it is gone when the rows are.
+    With `mapped` the numbers are kept in a memory-mapped temporary file, for tables larger than memory.
     """
     stored = Stored(path)
     return gather(stored.pieces(), len(stored), _in_a_file(stored.path.parent) if mapped else new_room)
 
 
 class Stored:
-    """A table on disk: rows are read when they are asked for, and checked against the hash of their group."""
+    """Transitions on disk: rows are read when they are indexed, and checked against the hash of their group."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -172,7 +172,7 @@ class Stored:
         return self._starts[-1]
 
     def __getitem__(self, rows: slice) -> Transitions:
-        """The rows from `rows.start` to `rows.stop`."""
+        """Read the rows from `rows.start` to `rows.stop`."""
         start, stop, _ = rows.indices(len(self))
         first, last = bisect_right(self._starts, start) - 1, bisect_left(self._starts, stop)
         if start >= stop:
@@ -183,14 +183,14 @@ class Stored:
         ]
 
     def pieces(self) -> Iterator[Transitions]:
-        """All rows, group after group."""
+        """Read all rows, group by group."""
         for i in range(len(self.header["groups"])):
             yield self._read(i)
         if not self.header["groups"]:
             yield self._empty()
 
     def field(self, name: str) -> Tensor:
-        """One field of all rows."""
+        """Read one field of all rows."""
         parts = [self._fields(i, [name])[name] for i in range(len(self.header["groups"]))]
         return torch.cat(parts) if parts else getattr(self._empty(), name)
 
@@ -206,11 +206,11 @@ class Stored:
 
     def _fields(self, group: int, names: Sequence[str]) -> dict[str, Tensor]:
         size, *hashes = self.header["groups"][group]
-        wanted = file_columns(self.header, names)
-        columns = self._guarded(dict.fromkeys(SUFFIXES, lambda: self._group(group, wanted)))
+        file_names = file_columns(self.header, names)
+        columns = self._guarded(dict.fromkeys(SUFFIXES, lambda: self._group(group, file_names)))
         fields = self._guarded(dict.fromkeys(SUFFIXES, lambda: tensors(self.header, names, columns, size)))
-        known = dict(zip(COLUMNS, hashes, strict=True))
-        require(all(field_hash(fields[name]) == known[name] for name in names), changed(self.path, "numbers"))
+        expected = dict(zip(COLUMNS, hashes, strict=True))
+        require(all(field_hash(fields[name]) == expected[name] for name in names), changed(self.path, "numbers"))
         return fields
 
     def _guarded(self, readers: dict[str, Callable[[], Any]]) -> Any:
@@ -218,7 +218,7 @@ class Stored:
 
 
 def _in_a_file(folder: Path) -> Callable[[Tensor, int], Tensor]:
-    """Room for the rows of a column in a file without a name, which the system frees with the last view of it."""
+    """Return an allocator of mapped memory in unnamed files, which the system deletes after use."""
 
     def room(like: Tensor, rows: int) -> Tensor:
         shape, kind = (rows, *like.shape[1:]), like.numpy().dtype
@@ -235,7 +235,7 @@ def _in_a_file(folder: Path) -> Callable[[Tensor, int], Tensor]:
 
 
 Read = Callable[[int, list[str]], "dict[str, np.ndarray]"]
-"""Some columns of a group of rows."""
+"""Reads some columns of a group of rows."""
 
 
 def _open_parquet(path: Path) -> tuple[dict[str, Any], Read]:
@@ -276,5 +276,5 @@ def _open_csv(path: Path) -> tuple[dict[str, Any], Read]:
 
 
 def _check_shape(path: Path, header: dict[str, Any], names: list[str], sizes: list[int]) -> None:
-    known = [size for size, *_ in header["groups"]]
-    require(names == file_columns(header) and sizes == known, changed(path, "rows or columns"))
+    expected = [size for size, *_ in header["groups"]]
+    require(names == file_columns(header) and sizes == expected, changed(path, "rows or columns"))

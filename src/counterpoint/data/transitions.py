@@ -1,4 +1,4 @@
-"""Transitions: one table for what was logged and for what was imagined."""
+"""The table of transitions, logged and imagined."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -17,19 +17,16 @@ from counterpoint.data.schema import Schema, agree, numbered
 from counterpoint.data.spaces import ActionSpace
 
 GOES_ON = -1
-"""The outcome of a row that does not end its episode with one."""
+"""The outcome of a row without one."""
 CHECKED_ROWS = 65_536
-"""Rows looked at at once, so that looking needs no memory of the table's size."""
+"""Rows checked at once, to bound memory."""
 HASHED_ROWS = 4096
-"""Rows hashed at once, few enough for a processor's cache."""
+"""Rows hashed at once, to fit a processor's cache."""
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Consecutive rows of one episode, cut into windows of one length.
-
-    `rows[w]` are the row numbers of window `w`; `state` and `action` are its history.
-    """
+    """Windows of consecutive rows of one episode: row numbers, states and actions."""
 
     rows: Int[Tensor, "w length"]
     state: Float[Tensor, "w length s"]
@@ -39,13 +36,12 @@ class Windows:
 
 @dataclass(frozen=True, eq=False)  # Tensors have no single truth: tables are told apart by `fingerprint`.
 class Transitions:
-    """Rows (s, a, r, s') of many subjects, with where each row came from.
+    """Rows (s, a, r, s') of many subjects, with their provenance.
 
-    A row ends its episode in one of two ways: `terminated` (with an `outcome`, nothing follows) or `truncated` (the
-    record stops, life goes on). `outcome` is the place in `outcome_names`, −1 where there is none. A terminated row may
-    have no next state: then `next_state` is NaN, `has_next` is false, and no model of the dynamics ever sees the row.
-    Imagined rows keep the number of the real row they came from in `source`; `noise` is what a simulator drew for a row
-    (zero-width where nobody knows).
+    An episode ends with an outcome (`terminated`) or because the record stops (`truncated`). `outcome` is the index in
+    `outcome_names`, −1 for none. A terminated row may have no next state: then `next_state` is NaN, `has_next` is
+    false, and no dynamics model is fitted to the row. `source` is the number of the real row that an imagined row was
+    made from; `noise` is the exogenous noise that a simulator drew (width zero where it is unknown).
     """
 
     state: Float[Tensor, "n s"]
@@ -93,9 +89,12 @@ class Transitions:
         outcome_names: Sequence[str] = ("terminated",),
         layout: Layout | None = None,
     ) -> "Transitions":
-        """Real rows; `episode` defaults to the subject, the names to numbers, and all ends to the first outcome.
+        """Return logged rows.
 
-        What the columns mean is said by a `schema`, or by an action space and names.
+        Args:
+            schema: Schema of the columns; without it, `actions` and the names (numbers by default) make one.
+            episode: Episode of every row, by default its subject.
+            outcome: Outcome of every row, by default the first one for all terminated rows.
         """
         _check_field("state", state, len(state) if isinstance(state, Tensor) and state.ndim else 0)
         _check_field("action", action, len(state))
@@ -131,7 +130,7 @@ class Transitions:
         return len(self.state)
 
     def __getitem__(self, rows: Tensor | slice) -> "Transitions":
-        """The rows that an index, a mask or a slice picks, as a table of their own."""
+        """Return the rows that an index, a mask or a slice selects."""
         return replace(self, **{name: getattr(self, name)[rows] for name in COLUMNS})
 
     @property
@@ -152,12 +151,12 @@ class Transitions:
 
     @cached_property
     def terminated(self) -> Bool[Tensor, " n"]:
-        """Whether the row ends its episode with an outcome."""
+        """Whether a row ends its episode with an outcome."""
         return self.outcome >= 0
 
     @cached_property
     def has_next(self) -> Bool[Tensor, " n"]:
-        """Whether the row has a next state at all."""
+        """Whether a row has a next state."""
         return ~torch.cat([rows.isnan().any(1) for rows in self.next_state.split(CHECKED_ROWS)])
 
     @property
@@ -165,33 +164,34 @@ class Transitions:
         return self[~self.imagined]
 
     def with_next(self) -> "Transitions":
-        """The rows a model of the dynamics may learn from."""
+        """Return the rows with a next state, which dynamics models are fitted to."""
         return self if bool(self.has_next.all()) else self[self.has_next]
 
     def in_order(self) -> Int[Tensor, " r"]:
-        """The numbers of the real rows by subject, episode and step."""
+        """Return the numbers of the real rows, sorted by subject, episode and step."""
         real = (~self.imagined).nonzero()[:, 0]
         return real[lexsort(self.subject[real], self.episode[real], self.step[real])]
 
     @checked
     def windows(self, length: Positive) -> Windows:
-        """Every run of `length` consecutive steps of one subject and episode, real rows only (paper, section 3.2)."""
+        """Return every run of `length` consecutive real rows of one episode (paper, section 3.2)."""
         order = self.in_order()
         rows = order.unfold(0, length, 1) if len(order) >= length else order.new_zeros(0, length)
         first, last = rows[:, 0], rows[:, -1]
-        together = (self.subject[first] == self.subject[last]) & (self.episode[first] == self.episode[last])
+        same_episode = (self.subject[first] == self.subject[last]) & (self.episode[first] == self.episode[last])
         consecutive = self.step[last] - self.step[first] == length - 1
-        rows = rows[together & consecutive]
+        rows = rows[same_episode & consecutive]
         return Windows(rows, self.state[rows], self.action[rows], self.subject[rows[:, 0]])
 
     @checked
     def to(self, device: torch.device | str) -> "Transitions":
-        there = device_of(str(device))
-        return replace(self, **{name: getattr(self, name).to(there) for name in COLUMNS})
+        """Return the rows on a device."""
+        target = device_of(str(device))
+        return replace(self, **{name: getattr(self, name).to(target) for name in COLUMNS})
 
     @checked
     def split(self, held_out: float, seed: int = 0) -> "tuple[Transitions, Transitions]":
-        """The rows of most subjects (one at least), and those of a share kept aside: by subject, never by row."""
+        """Split by subject: return the rows of the training subjects (one at least) and of the held-out share."""
         learned = self.schema.learned_with
         if learned is not None and held_out and learned != (held_out, seed):
             raise CounterpointError(
@@ -203,13 +203,13 @@ class Transitions:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A short hash of every number in the table, to tell which data a fitted thing was fitted on."""
+        """Short hash of all numbers and of the schema."""
         numbers = tensors_hash({name: getattr(self, name) for name in COLUMNS})
         return recipe_hash(self.schema, self.outcome_names, numbers)
 
     @cached_property
     def row_hashes(self) -> Int[Tensor, " n"]:
-        """A number for each row's state, action and next state, to tell whether two tables share rows."""
+        """Hash of each row's state, action and next state, to find rows that two tables share."""
         total = torch.zeros(len(self), dtype=torch.long, device=self.state.device)
         tables = zip(*(table.split(HASHED_ROWS) for table in (self.state, self.action, self.next_state)), strict=True)
         for part, (state, action, after) in zip(total.split(HASHED_ROWS), tables, strict=True):
@@ -238,7 +238,7 @@ WHOLE = ("action_index", "outcome", "subject", "episode", "step", "source")
 
 
 def _check_field(name: str, field: Tensor, rows: int) -> None:
-    """A field is a tensor of numbers of its kind, a row for each row of the table."""
+    """Refuse a field that is not a tensor of its kind with a row for each row of the table."""
     axes = 2 if name in MATRICES else 1
     kind = "true and false" if name in FLAGS else "whole numbers" if name in WHOLE else "numbers"
     if not isinstance(field, Tensor) or field.ndim != axes or len(field) != rows or not _is_kind(name, field):
@@ -254,12 +254,12 @@ def _is_kind(name: str, field: Tensor) -> bool:
 
 
 def first_outcome(terminated: Bool[Tensor, "*n"]) -> Int[Tensor, "*n"]:
-    """The outcome of rows that end in one way only."""
+    """Return outcome 0 for terminated rows, −1 for others."""
     return torch.where(terminated, 0, GOES_ON)
 
 
 def held_out_subjects(subject: Int[Tensor, " n"], held_out: float, seed: int) -> Int[Tensor, " k"]:
-    """A share of the subjects, drawn by the seed; at least one subject is left to learn from."""
+    """Draw a share of the subjects; at least one subject is left for training."""
     if not 0 <= held_out < 1:
         raise CounterpointError(f"held_out={held_out} is not a share; give a number from 0 to below 1")
     present = subject.unique()
@@ -269,10 +269,9 @@ def held_out_subjects(subject: Int[Tensor, " n"], held_out: float, seed: int) ->
 
 @checked
 def concatenate(tables: Sequence[Transitions]) -> Transitions:
-    """One table after another; the noise columns are padded to the widest with zeros where a row has none.
+    """Concatenate tables with the same columns, action space and subject numbers.
 
-    The tables share their columns, their action space and their subjects: subject i is the same one in all of them,
-    though one table may know more subjects than another.
+    A table may have fewer subjects than another. Noise is padded with zeros to the largest width.
     """
     require(len(tables) > 0, "there is no table to put together; give at least one")
     subject_names = max((table.subject_names for table in tables), key=len)
@@ -286,12 +285,12 @@ def concatenate(tables: Sequence[Transitions]) -> Transitions:
 
 
 def new_room(like: Tensor, rows: int) -> Tensor:
-    """Memory for so many rows of a column."""
+    """Allocate memory for `rows` rows of a column."""
     return like.new_empty(rows, *like.shape[1:])
 
 
 def gather(pieces: Iterable[Transitions], rows: int, room: Callable[[Tensor, int], Tensor] = new_room) -> Transitions:
-    """Pieces of one table, `rows` in all, one after another in room that is taken once."""
+    """Concatenate pieces of one table, `rows` in all, in memory that is allocated once by `room`."""
     whole: dict[str, Tensor] = {}
     done = 0
     for piece in pieces:
@@ -312,7 +311,7 @@ def _check_alike(first: Transitions, table: Transitions, number: int) -> None:
 
 
 def _check_subjects(names: tuple[str, ...], table: Transitions, number: int) -> None:
-    """The names stay out of the message: they may tell who a patient is."""
+    """Refuse different subjects. The message does not show their names, which may identify patients."""
     if table.subject_names != names[: len(table.subject_names)]:
         raise CounterpointError(
             f"table {number} numbers other subjects than the longest table does, so that two subjects would become one;"
@@ -321,7 +320,7 @@ def _check_subjects(names: tuple[str, ...], table: Transitions, number: int) -> 
 
 
 def lexsort(*keys: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
-    """Row order by the first key, then the second, …"""
+    """Return the order of rows by the first key, then the second, …"""
     order = torch.arange(len(keys[0]), device=keys[0].device)
     for key in reversed(keys):
         order = order[torch.argsort(key[order], stable=True)]

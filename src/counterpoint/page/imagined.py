@@ -149,9 +149,9 @@ def _moved(rows: Transitions, asked: Asked, first: int) -> list[int]:
     """The columns to show: the severity's own, then those that actions move most, in units of the column's spread."""
     spread = rows.state.std(0)
     apart = (asked.mean.std(1).mean(0) / spread.clamp(min=1e-8)).nan_to_num()
-    apart[[*rows.schema.told, *(i for i, _ in rows.schema.categories)]] = -1.0
+    apart[[*rows.schema.unpredicted, *(i for i, _ in rows.schema.categories)]] = -1.0
     rest = [i for i in apart.argsort(descending=True).tolist() if i != first and apart[i] > 0]
-    own = [] if first in rows.schema.told else [first]
+    own = [] if first in rows.schema.unpredicted else [first]
     return [*own, *rest][:COLUMNS] or [first]
 
 

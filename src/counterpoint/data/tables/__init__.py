@@ -1,1 +1,1 @@
-"""From a user's table to transitions: roles of columns, time, missing values, inspection."""
+"""Read a user's table as transitions, and inspect it before."""

@@ -128,7 +128,7 @@ class DensitySCM(SCMRecipe):
         if self.few_rows and self.likelihood == DefaultLikelihood():
             return self._by_rows(jobs, monitor, device)
         schema = jobs[0].data.schema
-        if schema.categories or schema.told or schema.computed:
+        if schema.categories or schema.unpredicted or schema.computed:
             return self._mixed(schema).fit_many(jobs, monitor, device)
         tables, seeds = [change_table(job) for job in jobs], member_seeds(jobs, self.ensemble)
         state, context = tables[0]["y"].shape[1], tables[0]["context"].shape[1]
@@ -157,7 +157,7 @@ class DensitySCM(SCMRecipe):
         return MixedSCM(
             schema.categories,
             self.law,
-            schema.told,
+            schema.unpredicted,
             schema.computed,
             tuple(i for i in schema.computed if schema.state_names[i] in schema.knowledge.whole),
             doses=schema.dose_levels,

@@ -180,7 +180,7 @@ class RandomEffects(SCMRecipe):
 
 def _told(schema: Schema) -> tuple[int, ...]:
     """Columns that have no equation; a category that changes is refused."""
-    told = schema.told
+    told = schema.unpredicted
     coded = [schema.state_names[column] for column, _ in schema.categories if column not in told]
     require(
         not coded,
