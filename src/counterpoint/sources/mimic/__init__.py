@@ -1,5 +1,4 @@
-"""From the raw tables of an intensive care database to a table of stays, blocs and doses that the loader reads.
+"""Build a table of stays, blocs and doses from the raw tables of MIMIC-III, to be read like any user's table.
 
-It stands above `tasks`, whose scores and reward of a septic patient it shares, and below all that learns: what it makes
-is a table like any other user's.
+Scores and reward of a septic patient are those of `counterpoint.tasks`.
 """

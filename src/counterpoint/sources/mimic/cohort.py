@@ -1,9 +1,9 @@
-"""MIMIC-III's septic patients as a table of decisions, from the raw files to Parquet.
+"""Build a table of decisions for MIMIC-III's septic patients, from the raw files to Parquet.
 
     suspected infection → measurements → blocs of 4 hours, imputed, scored → sepsis, exclusions      (−48…+24 h)
                                        → blocs of 4 hours, imputed, scored → actions, rewards        (−24…+48 h)
 
-The SQL of every step stands in sql/; each leaves a table in a database file beside the cohort.
+The SQL of every step is in sql/; each step builds a table in a database file beside the cohort.
 """
 
 from collections.abc import Iterator
@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import pandas as pd
 
 from counterpoint.core.artifacts import digest, replacing
 from counterpoint.core.errors import require
@@ -24,13 +23,16 @@ from counterpoint.sources.mimic.columns import DOSES, FEATURES, MEASURED, Featur
 from counterpoint.sources.mimic.decisions import RewardRule, decisions, training_patients
 from counterpoint.sources.mimic.imputation import imputed
 from counterpoint.sources.mimic.scores import ratios, scores
-from counterpoint.sources.mimic.septic import REASONS, impossible, judged
+from counterpoint.sources.mimic.septic import REASONS, exclusions, impossible
 from counterpoint.sources.mimic.steps import CohortStep, Report, Workspace, workspace
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Antibiotics = Literal["ai-clinician", "mimic-code"]
 Mode = Literal["faithful", "corrected"]
 MOST_MISSING = 0.7
-"""A column with more missing around the onset is not used to tell who is septic, as published, unless scored."""
+"""A column with more missing values around the onset is not used for the definition, as published, unless scored."""
 SCORED = ("paO2", "FiO2_1", "Platelets_count", "Total_bili", "MeanBP", "GCS", "Creatinine", "Temp_C", "HR", "RR",
           "paCO2", "WBC_count", "SysBP")  # fmt: skip
 STATIC = ("age", "gender", "elixhauser", "re_admission")
@@ -42,13 +44,13 @@ ROW = (*MEASURED, "mechvent", *STATIC, *ENDINGS, *DOSES, *SCORES)
 
 @dataclass(frozen=True)
 class SepsisCohort:
-    """Who is in the cohort, and what a row of it holds."""
+    """Settings of the cohort."""
 
     antibiotics: Antibiotics = "ai-clinician"
-    """What is an antibiotic, and how one is paired with a culture: by the AI Clinician's drug codes, or by mimic-code's
-    names."""
+    """Definition of suspected infection from antibiotics and cultures: by the AI Clinician's drug codes, or by
+    mimic-code's names."""
     mode: Mode = "corrected"
-    """With the defects of the published code (faithful), to compare with its numbers, or without them (corrected)."""
+    """faithful: with the defects of the published code, to compare with its numbers; corrected: without them."""
     features: FeatureSet = "ctrl46"
     """Columns of the state: Raghu's 48, Komorowski's 47, or Raghu's without bloc and re-admission."""
     reward: RewardRule = "raghu"
@@ -68,27 +70,27 @@ class SepsisCohort:
     def build(
         self, raw: Path | str, out: Path, report: Report, memory: str = "4GB", threads: Positive = 2
     ) -> dict[str, Any]:
-        """Write the cohort; what it was made of, and how many stays each step left, is returned."""
+        """Write the cohort and return a summary with the stays that each step left."""
         with workspace(raw, out.with_suffix(".duckdb"), {"mode": self.mode}, memory, threads, report) as space:
             space.run(self.steps())
             rows = space.rows("SELECT * FROM cohort ORDER BY stay, bloc")
             missing = {name: round(float(rows[f"{name}_missing"].mean()), 4) for name in MEASURED}
-            table, found = decisions(
+            table, summary = decisions(
                 rows, FEATURES[self.features], self.reward, (self.held_out, self.seed), self.scaled
             )
             write_parquet(table, out)
-            return {"attrition": attrition(space), **found, "missing_before_imputation": missing}
+            return {"attrition": attrition(space), **summary, "missing_before_imputation": missing}
 
     def steps(self) -> list[CohortStep]:
-        """Every table in the order in which it is made."""
+        """Return the steps in their order."""
         definition = self.antibiotics.replace("-", "_")
         queries = ["01_items", "02_chart", "03_comorbidities", "04_stays", "05_cultures",
                    f"06_antibiotics_{definition}", f"07_onset_{definition}", "08_labs", "09_events", "10_fluids",
                    "11_before_admission", "12_vasopressors", "13_urine"]  # fmt: skip
-        made = [CohortStep(_table_of(name, definition), f"{name}.sql") for name in queries]
+        query_steps = [CohortStep(_table_of(name, definition), f"{name}.sql") for name in queries]
         text = digest([self.mode, _code()])
         return [
-            *made,
+            *query_steps,
             CohortStep("suspected", make=_suspected, text=text),
             CohortStep("definition_blocs", make=lambda space: blocs(space, DEFINITION, "suspected"), text=text),
             CohortStep("definition", make=lambda space: self._definition(space), text=text),
@@ -97,16 +99,16 @@ class SepsisCohort:
             CohortStep("cohort", make=lambda space: self._cohort(space), text=digest([self.held_out, self.seed])),
         ]
 
-    def _definition(self, space: Workspace) -> Iterator[pd.DataFrame]:
-        """The highest scores of each suspected stay, and why it is left out where it is.
+    def _definition(self, space: Workspace) -> "Iterator[pd.DataFrame]":
+        """Yield the highest scores of each suspected stay, and the reason for its exclusion.
 
-        Who will be held out is not known yet: anyone's values may stand for what was not measured.
+        Held-out patients are not chosen yet, so values are imputed from all patients.
         """
         rows = _blocs(space, "definition_blocs")
-        yield judged(self._whole(space, rows, np.ones(len(rows), dtype=bool), MOST_MISSING))
+        yield exclusions(self._whole(space, rows, np.ones(len(rows), dtype=bool), MOST_MISSING))
 
-    def _cohort(self, space: Workspace) -> Iterator[pd.DataFrame]:
-        """The rows of decisions. As published, impossible amounts are looked for around the definition only."""
+    def _cohort(self, space: Workspace) -> "Iterator[pd.DataFrame]":
+        """Yield the rows of decisions. As published, faithful mode checks amounts around the definition only."""
         rows = _blocs(space, "decision_blocs")
         if self.mode == "faithful":
             yield self._whole(space, rows, np.ones(len(rows), dtype=bool), 1.0)
@@ -114,24 +116,26 @@ class SepsisCohort:
             rows = rows[~rows["stay"].isin(impossible(rows))].reset_index(drop=True)
             yield self._whole(space, rows, training_patients(rows, self.held_out, self.seed), 1.0)
 
-    def _whole(self, space: Workspace, rows: pd.DataFrame, giving: np.ndarray, most_missing: float) -> pd.DataFrame:
-        """The blocs without a missing value, with scores and what is known of the stay."""
+    def _whole(self, space: Workspace, rows: "pd.DataFrame", donor: np.ndarray, most_missing: float) -> "pd.DataFrame":
+        """Return the blocs without missing values, with scores and columns of the stay."""
+        import pandas as pd
+
         faithful, values = self.mode == "faithful", rows[list(MEASURED)].to_numpy(float)
         used = (np.isnan(values).mean(0) <= most_missing) | np.isin(MEASURED, SCORED)
         names = [name for name, use in zip(MEASURED, used, strict=True) if use]
         report = partial(space.report, f"imputed values of {len(rows)} rows")
-        whole = imputed(values[:, used], names, rows["stay"].to_numpy(), giving, faithful, report)
+        whole = imputed(values[:, used], names, rows["stay"].to_numpy(), donor, faithful, report)
         missing = {f"{name}_missing": np.isnan(values[:, i]) for i, name in enumerate(MEASURED)}
         columns = {name: rows[name].to_numpy(float) for name in rows} | dict(zip(names, whole.T, strict=True))
-        columns |= ratios(columns, giving)
+        columns |= ratios(columns, donor)
         columns |= scores(columns, faithful)
         delay = {"delay_end_of_record_and_discharge_or_death": (columns["dischtime"] - columns["last_time"]) / 3600}
         kept = {name: rows[name] for name in ("subject_id", "hadm_id", "stay", "bloc", "start")}
         return pd.DataFrame(kept | {name: columns[name] for name in ROW} | delay | missing)
 
 
-def _blocs(space: Workspace, table: str) -> Any:
-    """The rows of a table of blocs with what is known of their stays."""
+def _blocs(space: Workspace, table: str) -> "pd.DataFrame":
+    """Return the rows of a table of blocs joined with their stays."""
     query = f"SELECT b.*, s.* EXCLUDE (stay) FROM {table} AS b JOIN stays AS s USING (stay) ORDER BY stay, bloc"
     rows = space.rows(query)
     require(len(rows) > 0, f"no stay is left at step '{table}'; this is no MIMIC-III, or a very small part of it")
@@ -139,37 +143,38 @@ def _blocs(space: Workspace, table: str) -> Any:
 
 
 def attrition(space: Workspace) -> list[dict[str, Any]]:
-    """How many stays, and rows where there are any, each step left."""
+    """Return how many stays each step left."""
     left = [
         ("stays in intensive care", "SELECT count(*) FROM stays"),
         ("of adults", "SELECT count(*) FROM stays WHERE adult"),
         ("with suspected infection", "SELECT count(*) FROM suspected"),
         ("with a record around the onset", "SELECT count(DISTINCT stay) FROM definition_blocs"),
     ]
-    gone = ""
-    for reason, said in REASONS.items():
-        gone = f"{gone}, '{reason}'" if gone else f"'{reason}'"
-        left.append((said, f"SELECT count(*) FROM definition WHERE reason IS NULL OR reason NOT IN ({gone})"))
+    excluded: list[str] = []
+    for reason, description in REASONS.items():
+        excluded.append(f"'{reason}'")
+        reasons = ", ".join(excluded)
+        left.append((description, f"SELECT count(*) FROM definition WHERE reason IS NULL OR reason NOT IN ({reasons})"))
     left.append(("with a record of decisions", "SELECT count(DISTINCT stay) FROM decision_blocs"))
     left.append(("with possible amounts in it", "SELECT count(DISTINCT stay) FROM cohort"))
-    return [{"step": said, "stays": int(space.value(query))} for said, query in left]
+    return [{"step": description, "stays": int(space.value(query))} for description, query in left]
 
 
 def write_parquet(table: Any, out: Path) -> None:
-    """The same table gives the same bytes."""
+    """Write a table atomically; equal tables give equal bytes."""
     import pyarrow.parquet as pq
 
     with replacing(out) as draft:
         pq.write_table(table, draft, compression="zstd", row_group_size=1 << 16, version="2.6")
 
 
-def _suspected(space: Workspace) -> Iterator[pd.DataFrame]:
+def _suspected(space: Workspace) -> "Iterator[pd.DataFrame]":
     twice = space.value("SELECT count(*) - count(DISTINCT stay) FROM stays")
     require(twice == 0, "ICUSTAYS, ADMISSIONS or PATIENTS holds a row twice; download them again")
     yield space.rows("SELECT stay, onset FROM onset JOIN stays USING (stay) WHERE adult ORDER BY stay")
 
 
-def _septic(space: Workspace) -> Iterator[pd.DataFrame]:
+def _septic(space: Workspace) -> "Iterator[pd.DataFrame]":
     yield space.rows("SELECT stay FROM definition WHERE reason IS NULL ORDER BY stay")
 
 
@@ -178,6 +183,6 @@ def _table_of(name: str, definition: str) -> str:
 
 
 def _code() -> list[str]:
-    """The text of what turns events into rows: another text makes the tables again."""
+    """Return the source text of the steps in Python; a change rebuilds the tables."""
     names = ("blocs", "columns", "cohort", "imputation", "physiology", "scores", "septic")
     return [files("counterpoint.sources.mimic").joinpath(f"{name}.py").read_text("utf-8") for name in names]

@@ -1,7 +1,6 @@
-"""The columns of the cohort: what is measured, and the published sets of features.
+"""Columns of the cohort: measurements, and the published sets of features.
 
-`ctrl46` is our choice: the paper counts 46 columns and lists none, and Raghu's 48 less the number of the bloc and
-re-admission are 46.
+The CTRL paper counts 46 columns without listing them; `ctrl46` is Raghu's 48 without bloc and re-admission.
 """
 
 from typing import Literal
@@ -15,9 +14,9 @@ MEASURED = (
     "Total_bili", "Albumin", "Hb", "WBC_count", "Platelets_count", "PTT", "PT", "INR", "Arterial_pH", "paO2", "paCO2",
     "Arterial_BE", "HCO3", "Arterial_lactate",
 )  # fmt: skip
-"""What is measured, held and imputed; the rest is known of the stay, counted or computed."""
+"""Measurements, which are held and imputed; other columns are known of the stay, counted or computed."""
 HELPERS = ("RASS", "Temp_F", "FiO2_100", "O2flow", "Interface", "Direct_bili", "Ht")
-"""Measured only to fill in some of the above."""
+"""Measurements that only replace missing ones of `MEASURED`."""
 DOSES = ("max_dose_vaso", "median_dose_vaso", "input_total", "input_4hourly", "output_total", "output_4hourly",
          "cumulated_balance")  # fmt: skip
 CTRL46 = COLUMNS
@@ -27,5 +26,5 @@ KOMOROWSKI47 = (
     "max_dose_vaso", "input_total", "input_4hourly", "cumulated_balance",
 )  # fmt: skip
 COMPUTED, WHOLE = ("PaO2_FiO2", "Shock_Index", "SOFA", "SIRS"), ("SOFA", "SIRS")
-"""What other columns of the same bloc determine, and which of these are counted in points."""
+"""Columns that are computed from others of the same bloc, and those of them that are whole numbers."""
 FEATURES: dict[FeatureSet, tuple[str, ...]] = {"raghu48": RAGHU48, "komorowski47": KOMOROWSKI47, "ctrl46": CTRL46}

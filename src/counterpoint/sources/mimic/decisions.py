@@ -1,13 +1,12 @@
-"""The cohort's rows as decisions: actions by quantiles of the doses, rewards, ends, and who is held out.
+"""Convert the cohort's rows to decisions: actions by quantiles of the doses, rewards, ends, and held-out patients.
 
 action = 5·fluid + vasopressor      bin 0 is no dose, the other four are quarters of the training patients' doses
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import pandas as pd
 import torch
 
 from counterpoint.data.doses import Bins
@@ -17,6 +16,9 @@ from counterpoint.sources.mimic.columns import COMPUTED, CTRL46, DOSES, WHOLE
 from counterpoint.sources.mimic.scaling import FLAGS, scaled
 from counterpoint.tasks.sepsis import SyntheticSepsis
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 RewardRule = Literal["raghu", "komorowski"]
 ACTIONS = ("input_4hourly", "max_dose_vaso")
 OUTCOME = {"raghu": "died_in_hosp", "komorowski": "mortality_90d"}
@@ -24,16 +26,16 @@ KOMOROWSKI = 100.0
 """Reward of a survivor's last row; 0 before it."""
 
 
-def training_patients(rows: pd.DataFrame, held_out: float, seed: int) -> np.ndarray:
-    """Which rows belong to patients who are not held out; `counterpoint fit` keeps the same ones aside."""
+def training_patients(rows: "pd.DataFrame", held_out: float, seed: int) -> np.ndarray:
+    """Return the rows of patients who are not held out; `counterpoint fit` holds out the same ones."""
     code = torch.tensor(np.unique(rows["subject_id"].to_numpy(), return_inverse=True)[1])
     return ~torch.isin(code, held_out_subjects(code, held_out, seed)).numpy()
 
 
 def decisions(
-    rows: pd.DataFrame, features: Sequence[str], rule: RewardRule, split: tuple[float, int], with_scaled: bool = False
+    rows: "pd.DataFrame", features: Sequence[str], rule: RewardRule, split: tuple[float, int], with_scaled: bool = False
 ) -> tuple[Any, dict[str, Any]]:
-    """The table of rows in the order of stay and bloc, as Arrow, and what was learned from it."""
+    """Return the Arrow table of decisions, sorted by stay and bloc, and a summary for the manifest."""
     import pyarrow as pa
 
     rows = _single(rows)
@@ -50,7 +52,7 @@ def decisions(
         "split": np.where(training, "training", "held out"),
     }  # fmt: skip
     patient = rows["subject_id"].to_numpy()
-    found = {
+    summary = {
         "stays": int(columns["terminated"].sum()), "rows": len(rows), "patients": len(np.unique(patient)),
         "training_patients": len(np.unique(patient[training])), "died": int(columns["died"].sum()),
         "actions_used": len(np.unique(columns["action"])),
@@ -58,21 +60,21 @@ def decisions(
         "computed": list(COMPUTED), "whole": list(WHOLE),
     }  # fmt: skip
     if with_scaled:
-        extra, found["scaling"] = scaled(columns, features, training)
+        extra, summary["scaling"] = scaled(columns, features, training)
         columns |= extra
-    return pa.table({name: pa.array(np.asarray(column)) for name, column in columns.items()}), found
+    return pa.table({name: pa.array(np.asarray(column)) for name, column in columns.items()}), summary
 
 
-def _ends(rows: pd.DataFrame, rule: RewardRule) -> dict[str, np.ndarray]:
-    """Rewards, and how each stay ends on its last row."""
+def _ends(rows: "pd.DataFrame", rule: RewardRule) -> dict[str, np.ndarray]:
+    """Return rewards, and the end of each stay on its last row."""
     last = np.r_[changes(rows["stay"].to_numpy())[1:], True]
     died = rows[OUTCOME[rule]].to_numpy() == 1
     reward = rewards(rows, last, died, rule)
     return {"reward": reward, "terminated": last, "died": last & died, "survived": last & ~died}
 
 
-def rewards(rows: pd.DataFrame, last: np.ndarray, died: np.ndarray, rule: RewardRule) -> np.ndarray:
-    """The reward of each row; the last row of a stay has that of its end and nothing else."""
+def rewards(rows: "pd.DataFrame", last: np.ndarray, died: np.ndarray, rule: RewardRule) -> np.ndarray:
+    """Return the reward of each row; that of a stay's last row is the reward of its end only."""
     task = SyntheticSepsis()
     if rule == "komorowski":
         return np.where(last, np.where(died, -KOMOROWSKI, KOMOROWSKI), 0.0)
@@ -81,11 +83,11 @@ def rewards(rows: pd.DataFrame, last: np.ndarray, died: np.ndarray, rule: Reward
     return np.where(last, np.where(died, -task.end_reward, task.end_reward), shaped)
 
 
-def _single(rows: pd.DataFrame) -> pd.DataFrame:
-    """Numbers in single precision, as the loader keeps them: before cutting, so that a dose on a cut stays there."""
+def _single(rows: "pd.DataFrame") -> "pd.DataFrame":
+    """Convert numbers to single precision before cutting, as `read_table` does, so that a dose on a cut stays there."""
     return rows.astype({name: np.float32 for name in rows if rows[name].dtype == np.float64})
 
 
 def _plain(column: Any) -> Any:
-    """Flags as whole numbers, so that they read as categories."""
+    """Convert flags to whole numbers, so that they are read as categories."""
     return column.astype(np.int64) if column.name in FLAGS else column

@@ -1,4 +1,4 @@
-"""What follows from what was measured at the same time, and how long a value stands for what nobody measured.
+"""Derive measurements from others of the same time, and hold values for a number of hours.
 
     mean = (systolic + 2·diastolic) / 3          haematocrit = 2.862·haemoglobin + 1.216
     °C = (°F − 32) / 1.8                         direct bilirubin = 0.6934·total − 0.1752
@@ -26,7 +26,7 @@ DEVICES = {"cannula": (0, 2), "mask": (1, 3, 4, 5, 6, 9, 10), "rebreather": (7,)
 
 
 class Measurements(NamedTuple):
-    """Times at which patients were looked at, in the order of stay and time; NaN where a variable was not measured."""
+    """Measurements sorted by stay and time; NaN where a variable was not measured."""
 
     stay: np.ndarray
     time: np.ndarray
@@ -34,19 +34,19 @@ class Measurements(NamedTuple):
 
 
 def record(stay: np.ndarray, time: np.ndarray, variable: np.ndarray, value: np.ndarray) -> Measurements:
-    """One row a time from one row a measurement; both in the order of stay and time."""
+    """Return one row per time from one row per measurement; both are sorted by stay and time."""
     new = (changes(stay) | changes(time))[: len(stay)]
     row = np.cumsum(new) - 1
     values = {}
     for name in VARIABLES:
-        own = variable == name
+        rows = variable == name
         values[name] = np.full(int(new.sum()), np.nan)
-        values[name][row[own]] = value[own]
+        values[name][row[rows]] = value[rows]
     return Measurements(stay[new], time[new], values)
 
 
 def completed(seen: Measurements, hours: Mapping[str, float]) -> Measurements:
-    """The record with what other values at the same time say, and every value held for its hours."""
+    """Fill measurements from others of the same time, and hold every value for its hours."""
     values = dict(seen.values)
     values["GCS"] = _where_missing(values["GCS"], _gcs(values["RASS"]))
     values["Temp_C"] = _celsius(values["Temp_C"], values["Temp_F"])
@@ -64,7 +64,7 @@ def completed(seen: Measurements, hours: Mapping[str, float]) -> Measurements:
 
 
 def held(seen: Measurements, hours: Mapping[str, float]) -> Measurements:
-    """Every value where the variable was last measured at most its hours ago in the same stay."""
+    """Carry every variable forward for its hours within a stay."""
     elapsed = np.where(changes(seen.stay), np.inf, np.diff(seen.time, prepend=0) / 3600)
     values = {
         name: carried(column[:, None], seen.stay, elapsed, hours[name])[:, 0] for name, column in seen.values.items()
@@ -77,7 +77,7 @@ def _where_missing(value: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def _gcs(rass: np.ndarray) -> np.ndarray:
-    """Glasgow coma scale of the Richmond agitation and sedation scale."""
+    """Convert the Richmond agitation and sedation scale to the Glasgow coma scale."""
     gcs = np.where(rass >= 0, 15.0, np.nan)
     for level, score in GCS_OF_RASS.items():
         gcs[rass == level] = score
@@ -85,7 +85,7 @@ def _gcs(rass: np.ndarray) -> np.ndarray:
 
 
 def _celsius(celsius: np.ndarray, fahrenheit: np.ndarray) -> np.ndarray:
-    """Temperatures in either unit; 25 to 45 °F and more than 70 °C were written into the wrong column."""
+    """Return temperatures in °C; 25 to 45 °F and more than 70 °C are in the wrong column."""
     swapped = (fahrenheit > 25) & (fahrenheit < 45)
     celsius = np.where(swapped, fahrenheit, celsius)
     fahrenheit = np.where(swapped, np.nan, fahrenheit)
@@ -95,14 +95,14 @@ def _celsius(celsius: np.ndarray, fahrenheit: np.ndarray) -> np.ndarray:
 
 
 def _pressures(systolic: np.ndarray, mean: np.ndarray, diastolic: np.ndarray) -> dict[str, np.ndarray]:
-    """The third pressure from two, in this order."""
+    """Compute the third pressure from two others, in this order."""
     diastolic = _where_missing(diastolic, (3 * mean - systolic) / 2)
     mean = _where_missing(mean, (systolic + 2 * diastolic) / 3)
     return {"SysBP": _where_missing(systolic, 3 * mean - 2 * diastolic), "MeanBP": mean, "DiaBP": diastolic}
 
 
 def _fio2(flow: np.ndarray, device: np.ndarray) -> np.ndarray:
-    """Percentage of oxygen breathed, from the device and its litres a minute; room air without oxygen."""
+    """Return the percentage of oxygen from the device and its litres a minute; room air without oxygen."""
     at = {name: np.isin(device, codes) for name, codes in DEVICES.items()}
     share = np.full(len(flow), np.nan)
     share[at["cannula"] & np.isnan(flow)] = 21

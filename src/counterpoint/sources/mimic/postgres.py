@@ -1,4 +1,4 @@
-"""A Postgres database as a source of the raw tables, through DuckDB's extension `postgres`.
+"""Read the raw tables from a Postgres database through DuckDB's extension `postgres`.
 
 No message holds the connection string, which may hold a password; DuckDB's own messages quote it.
 """
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import duckdb
 
 SCHEMAS = ("mimiciii", "public")
-"""Where the tables may stand."""
+"""Schemas in which tables are looked for."""
 FORM = re.compile(r"postgres(ql)?://|\s*(host|hostaddr|port|dbname|user|password|passfile|service)\s*=")
 INSTALL = """python -c "import duckdb; duckdb.sql('INSTALL postgres')\""""
 CAUSES = {
@@ -25,7 +25,7 @@ CAUSES = {
     r"Connection refused|could not translate host|No such file|timed? ?out|unreachable": "no Postgres server answers"
     " there; check host and port",
 }
-"""What libpq says, and what is said of it."""
+"""Patterns of libpq's messages, and our message for each."""
 STATE = """
     SELECT n.nspname AS schema, t.relname AS name, current_database() AS base, p.relname AS part,
         p.relfilenode::BIGINT AS file, pg_relation_size(p.oid) AS bytes,
@@ -37,16 +37,16 @@ STATE = """
     WHERE n.nspname IN ({schemas}) AND t.relname IN ({tables}) AND t.relkind IN ('r', 'p', 'v', 'm', 'f')
     ORDER BY 1, 2, 4
 """
-"""Every table with its partitions: what changes when somebody writes to it, and whether this user may read it."""
+"""Query for every table and partition: numbers that change with every write, and whether this user may read it."""
 
 
 def is_postgres(raw: Path | str) -> bool:
-    """Whether a source is a libpq connection string: a URI, or words like dbname=mimic."""
+    """Return whether a source is a libpq connection string: a URI, or words like dbname=mimic."""
     return isinstance(raw, str) and FORM.match(raw) is not None
 
 
 def attach(connection: "duckdb.DuckDBPyConnection", words: str) -> None:
-    """The database as `source`, for reading only. Nothing is downloaded: who keeps patients' data decides what runs."""
+    """Attach the database as `source`, read-only. Extensions are not downloaded automatically."""
     import duckdb
 
     connection.execute("SET autoinstall_known_extensions = false")
@@ -57,23 +57,25 @@ def attach(connection: "duckdb.DuckDBPyConnection", words: str) -> None:
     try:
         connection.execute(f"ATTACH {quoted(words)} AS source (TYPE postgres, READ_ONLY)")
     except duckdb.Error as error:
-        causes = (said for pattern, said in CAUSES.items() if re.search(pattern, str(error).replace(words, "")))
+        causes = (cause for pattern, cause in CAUSES.items() if re.search(pattern, str(error).replace(words, "")))
         unknown = "the Postgres database cannot be opened; try the same words with psql"
         raise CounterpointError(next(causes, unknown)) from None
 
 
 def tables(connection: "duckdb.DuckDBPyConnection", names: Iterable[str]) -> dict[str, tuple[str, list[object]]]:
-    """Where each table is, and what tells whether it is still the same."""
+    """Return the qualified name of each table, and its state, which changes when the table is written."""
     names = list(names)
     rows = _ask(connection, STATE.format(schemas=_list(SCHEMAS), tables=_list(names)))
-    found = {}
+    sources = {}
     for name in names:
         schema = next((schema for schema in SCHEMAS if any(row[:2] == (schema, name) for row in rows)), None)
         require(schema is not None, f"Postgres has no table mimiciii.{name}; load the whole of MIMIC-III into it")
-        own = [list(row) for row in rows if row[:2] == (schema, name)]
-        require(all(row[-1] for row in own), f"this user may not read {schema}.{name} of Postgres; GRANT SELECT on it")
-        found[name] = (f'source."{schema}"."{name}"', own)
-    return found
+        state = [list(row) for row in rows if row[:2] == (schema, name)]
+        require(
+            all(row[-1] for row in state), f"this user may not read {schema}.{name} of Postgres; GRANT SELECT on it"
+        )
+        sources[name] = (f'source."{schema}"."{name}"', state)
+    return sources
 
 
 def _ask(connection: "duckdb.DuckDBPyConnection", query: str) -> list[tuple[object, ...]]:
@@ -82,7 +84,7 @@ def _ask(connection: "duckdb.DuckDBPyConnection", query: str) -> list[tuple[obje
     try:
         return connection.execute("SELECT * FROM postgres_query('source', ?)", [query]).fetchall()
     except duckdb.Error:
-        raise CounterpointError("Postgres does not say what tables it has; look at the server's log") from None
+        raise CounterpointError("Postgres does not list its tables; look at the server's log") from None
 
 
 def _list(names: Iterable[str]) -> str:

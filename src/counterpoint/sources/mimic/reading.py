@@ -1,6 +1,6 @@
-"""How far a query has read its files, from a thread that looks while DuckDB works.
+"""Report how far a query has read its files, from a thread beside DuckDB's.
 
-The position of the open file is what the system knows of it (Linux; elsewhere the stage shows and does not move).
+The system knows the position in an open file (on Linux; elsewhere no progress is shown).
 DuckDB's own estimate is at 100% after a quarter of a packed CHARTEVENTS, whose text is ten times as long as the file.
 """
 
@@ -13,7 +13,7 @@ from threading import Event, Thread
 
 OPEN = Path("/proc/self/fd")
 SECONDS = 0.5
-"""Between two looks; a query that takes less shows nothing."""
+"""Seconds between two reports."""
 
 
 @contextmanager
@@ -44,13 +44,13 @@ def _watch(files: list[Path], report: Callable[[int, int], None], done: Event) -
 
 
 def position(path: str) -> int:
-    """The byte to which this process has read an open file, 0 where nobody says."""
-    found = 0
+    """Return the position of this process in an open file; 0 where it is unknown."""
+    furthest = 0
     for link in OPEN.iterdir() if OPEN.is_dir() else ():
         try:
             if os.readlink(link) == path:
                 text = (OPEN.parent / "fdinfo" / link.name).read_text()
-                found = max(found, int(re.findall(r"pos:\s*(\d+)", text)[0]))
+                furthest = max(furthest, int(re.findall(r"pos:\s*(\d+)", text)[0]))
         except OSError:  # Closed since it was listed.
             continue
-    return found
+    return furthest

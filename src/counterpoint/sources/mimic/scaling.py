@@ -1,4 +1,4 @@
-"""Features on the scale on which the published policies were learned, by training patients' statistics only.
+"""Scale features as the published policies do, by the training patients' statistics.
 
 flags                                   x − ½
 doses, amounts and skewed tests         (log(0.1 + x) − mean) / sd
@@ -18,18 +18,18 @@ LOGARITHMIC = ("SpO2", "BUN", "Creatinine", "SGOT", "SGPT", "Total_bili", "INR",
 def scaled(
     columns: Mapping[str, np.ndarray], names: Sequence[str], training: np.ndarray
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """The columns NAME_scaled in single precision, and how each was made; a column that does not vary is 0."""
-    made, how = {}, {}
+    """Return the columns NAME_scaled in single precision, and the scale of each; a constant column is 0."""
+    columns_scaled, scales = {}, {}
     for name in names:
-        made[f"{name}_scaled"], how[name] = _scaled(name, np.asarray(columns[name], float), training)
-    return made, how
+        columns_scaled[f"{name}_scaled"], scales[name] = _scaled(name, np.asarray(columns[name], float), training)
+    return columns_scaled, scales
 
 
 def _scaled(name: str, column: np.ndarray, training: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
     if name in FLAGS:
         return (column - 0.5).astype(np.float32), {"scale": "flag"}
     logarithmic = name in LOGARITHMIC
-    # Less than nothing is a slip of the record; urine that was counted back after rinsing is some.
+    # Negative amounts are recording errors.
     value = np.log(0.1 + np.clip(column, 0, None)) if logarithmic else column
     mean, sd = float(value[training].mean()), float(value[training].std())
     how = {"scale": "log" if logarithmic else "linear", "mean": mean, "sd": sd}

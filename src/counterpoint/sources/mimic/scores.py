@@ -2,11 +2,11 @@
 
 As published (matthieukomorowski/AI_Clinician), SOFA has gaps: a PaO2/FiO2 of exactly 400, platelets of 150, bilirubin
 of 12 or creatinine of 5 fall into no class, and the score of such a row is 0. It counts 2 for a mean pressure below 65
-and takes a bad lung as seriously without a ventilator as with one. The state's score holds the dose of vasopressor
-given in the same bloc, so the action is part of the state that it is chosen in.
+and does not distinguish ventilated patients. The score in the state includes the dose of vasopressor of the same bloc,
+so the action is part of the state in which it is chosen.
 
 `corrected` is the score of Vincent et al. 1996 and Bone et al. 1992 as the synthetic ward computes it, without the
-dose: pressure counts 1 at most. Whether a patient is septic is still judged with the dose.
+dose: pressure counts 1 at most. The definition of sepsis still uses the score with the dose.
 """
 
 from collections.abc import Mapping
@@ -21,19 +21,19 @@ MISSED = -1
 """Points of a value that falls into no class."""
 
 
-def ratios(columns: Columns, giving: np.ndarray) -> dict[str, np.ndarray]:
-    """PaO2/FiO2, and heart rate over systolic pressure with the giving rows' highest thousandth cut."""
+def ratios(columns: Columns, donor: np.ndarray) -> dict[str, np.ndarray]:
+    """Return PaO2/FiO2, and the shock index, clipped at the donor rows' 0.999 quantile."""
     with np.errstate(divide="ignore", invalid="ignore"):
         shock = np.where(columns["SysBP"] != 0, columns["HR"] / columns["SysBP"], np.nan)
-    shock = np.where(np.isnan(shock), np.nanmean(shock[giving]), shock)
+    shock = np.where(np.isnan(shock), np.nanmean(shock[donor]), shock)
     return {
         "PaO2_FiO2": columns["paO2"] / columns["FiO2_1"],
-        "Shock_Index": np.minimum(shock, np.quantile(shock[giving], 0.999)),
+        "Shock_Index": np.minimum(shock, np.quantile(shock[donor], 0.999)),
     }
 
 
 def scores(columns: Columns, faithful: bool) -> dict[str, np.ndarray]:
-    """SOFA and SIRS of the state, and the SOFA that defines sepsis."""
+    """Return SOFA and SIRS of the state, and the SOFA that defines sepsis."""
     if faithful:
         points = published_sofa(columns)
         return {"SOFA": points, "SIRS": published_sirs(columns), "SOFA_with_dose": points}
@@ -49,12 +49,12 @@ def scores(columns: Columns, faithful: bool) -> dict[str, np.ndarray]:
 
 
 def dose_points(dose: np.ndarray) -> np.ndarray:
-    """3 for any vasopressor, 4 above 0.1 µg/kg/min."""
+    """Return 3 for any vasopressor, 4 above 0.1 µg/kg/min."""
     return np.where(dose > 0.1, 4.0, np.where(dose > 0, 3.0, 0.0))
 
 
 def published_sofa(columns: Columns) -> np.ndarray:
-    """The score with its gaps: a row that falls into one has 0."""
+    """Return the published score, which is 0 for values between its classes."""
     lung, blood, liver = columns["PaO2_FiO2"], columns["Platelets_count"], columns["Total_bili"]
     brain, kidney, urine = columns["GCS"], columns["Creatinine"], columns["output_4hourly"]
     pressure = columns["MeanBP"]
@@ -72,7 +72,7 @@ def published_sofa(columns: Columns) -> np.ndarray:
 
 
 def published_sirs(columns: Columns) -> np.ndarray:
-    """The criteria with their limits counted in."""
+    """Return the published number of SIRS criteria, whose limits are inclusive."""
     warmth, white = columns["Temp_C"], columns["WBC_count"]
     criteria = (
         (warmth >= 38) | (warmth <= 36),
@@ -92,7 +92,7 @@ def _to(value: np.ndarray, low: float, high: float) -> np.ndarray:
 
 
 def _highest(*classes: np.ndarray) -> np.ndarray:
-    """The points of the highest class that holds, `MISSED` where none does."""
+    """Return the points of the highest class that holds, `MISSED` where none does."""
     points = np.full(len(classes[0]), float(MISSED))
     for number, holds in enumerate(classes):
         points[holds] = number

@@ -1,11 +1,13 @@
-"""Who is septic, and whose record cannot be learned from: at most one reason a stay, in the order of `REASONS`."""
+"""Select septic stays, and exclude records with impossible values: one reason per stay, in the order of `REASONS`."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from counterpoint.sources.mimic.blocs import MOST
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 REASONS = {
     "urine": "without more than 12 L of urine in 4 hours",
@@ -15,20 +17,22 @@ REASONS = {
     "dying": "who did not die within two days of leaving intensive care while the record ended",
     "sofa": "with a SOFA of 2 or more",
 }
-"""Why a stay is left out, and what those that remain are said to be."""
+"""Why a stay is excluded, and the description of those that remain."""
 
 LIMITS = {"urine": ("output_4hourly", 12_000), "bilirubin": ("Total_bili", 10_000), "intake": ("input_4hourly", 10_000)}
-"""Amounts above which a record is taken to be wrong."""
+"""Amounts above which a record is wrong."""
 
 
-def impossible(rows: pd.DataFrame) -> np.ndarray:
-    """The stays with an amount above its limit."""
+def impossible(rows: "pd.DataFrame") -> np.ndarray:
+    """Return the stays with an amount above its limit."""
     above = [rows[column] > limit for column, limit in LIMITS.values()]
     return rows.loc[np.any(above, 0), "stay"].unique()
 
 
-def judged(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row a stay: its highest scores and the first reason that holds, None where the stay is in the cohort."""
+def exclusions(rows: "pd.DataFrame") -> "pd.DataFrame":
+    """Return one row per stay: its highest scores, and the reason for its exclusion or None."""
+    import pandas as pd
+
     stays: Any = rows.groupby("stay", sort=True)  # pandas cannot tell its types.
     most = stays[["SOFA_with_dose", "SIRS", "max_dose_vaso", "output_4hourly", "input_4hourly", "Total_bili"]].max()
     last, blocs = stays.last(), stays.size()
@@ -41,12 +45,12 @@ def judged(rows: pd.DataFrame) -> pd.DataFrame:
     reason = np.full(len(most), None, dtype=object)
     for name in reversed(REASONS):
         reason[holds[name].to_numpy()] = name
-    found = {"stay": most.index, "max_sofa": most["SOFA_with_dose"], "max_sirs": most["SIRS"]}
-    return pd.DataFrame({name: np.asarray(column) for name, column in found.items()} | {"reason": reason})
+    columns = {"stay": most.index, "max_sofa": most["SOFA_with_dose"], "max_sirs": most["SIRS"]}
+    return pd.DataFrame({name: np.asarray(column) for name, column in columns.items()} | {"reason": reason})
 
 
-def _withdrawn(most: pd.DataFrame, last: pd.DataFrame, blocs: pd.Series) -> Any:
-    """Those who died after a high dose of vasopressor had been stopped while they were as ill as ever.
+def _withdrawn(most: "pd.DataFrame", last: "pd.DataFrame", blocs: "pd.Series") -> Any:
+    """Return the stays that ended in death after a high dose of vasopressor was stopped without improvement.
 
     As published, only where no bloc lacks a row and the record is not the longest possible.
     """

@@ -1,6 +1,6 @@
-"""The raw tables of MIMIC-III as views of the same columns: a folder of CSV files, packed or not, or a database.
+"""Open the raw tables of MIMIC-III: a folder of CSV files, compressed or not, a DuckDB file or a Postgres database.
 
-No message holds a value of a row: DuckDB's own messages quote the line that it could not read.
+Messages show no value of a row; DuckDB's own messages, which quote lines, are not passed on.
 """
 
 import re
@@ -35,11 +35,11 @@ TABLES = {
     "prescriptions": {"hadm_id": "INTEGER", "icustay_id": "INTEGER", "startdate": "TIMESTAMP", "drug_type": "VARCHAR",
                       "drug": "VARCHAR", "gsn": "VARCHAR", "route": "VARCHAR"},
 }  # fmt: skip
-"""What is read of MIMIC-III: tables, columns and their types."""
+"""The tables and columns that are read, with their types."""
 SCHEMAS = ("mimiciii", "main")
-"""Where the tables of a DuckDB file may stand."""
+"""Schemas of a DuckDB file in which tables are looked for."""
 NEEDED = ("admissions", "chartevents", "icustays", "labevents", "microbiologyevents", "patients", "prescriptions")
-"""Tables without a row of which nobody can be found septic."""
+"""Tables that must have rows."""
 BROKEN_FILE = "a line or the archive is broken: download it again"
 BROKEN_TABLE = "load it again"
 LOST_SERVER = "the server ended the connection, or a value is damaged: look at its log"
@@ -47,18 +47,18 @@ LOST_SERVER = "the server ended the connection, or a value is damaged: look at i
 
 @dataclass(frozen=True)
 class MimicSource:
-    """The views raw_NAME of every table, and what is known of what they show."""
+    """The views raw_NAME of all tables."""
 
     state: dict[str, list[object]]
-    """What tells, table by table, whether it is still the same."""
+    """State of every table, which changes when the table does."""
     fix: str
-    """What to do about a table that cannot be read to its end."""
+    """Advice for a table that cannot be read to its end."""
     files: dict[str, Path] = field(default_factory=dict)
-    """The file of each table, where it has one of its own."""
+    """File of each table in a folder."""
 
 
 def open_source(connection: "duckdb.DuckDBPyConnection", raw: Path | str) -> MimicSource:
-    """Views of every table of a folder, a DuckDB file or a Postgres database."""
+    """Create views of every table of a folder, a DuckDB file or a Postgres database."""
     if postgres.is_postgres(raw):
         return _open_postgres(connection, str(raw))
     path = Path(raw)
@@ -85,7 +85,7 @@ def _open_folder(connection: "duckdb.DuckDBPyConnection", folder: Path) -> Mimic
 
 
 def _csv(file: Path) -> str:
-    """The call that reads this one file: DuckDB takes *, ? and [ in a path for patterns, and a folder called
+    """Return the SQL that reads one file: DuckDB would take *, ? and [ in a path for patterns, and a folder called
     subject_id=1 for a column."""
     path = quoted(re.sub(r"([*?\[])", r"[\1]", str(file)))
     options = "header=true, all_varchar=true, delim=',', quote='\"', escape='\"', hive_partitioning=false"
@@ -93,11 +93,11 @@ def _csv(file: Path) -> str:
 
 
 def _file_of(folder: Path, name: str) -> Path:
-    found = sorted(file for file in folder.iterdir() if file.name.lower() in (f"{name}.csv", f"{name}.csv.gz"))
-    require(bool(found), f"'{folder}' has no {name.upper()}.csv or {name.upper()}.csv.gz; download all of MIMIC-III")
-    require(len(found) == 1, f"'{folder}' has both '{found[0].name}' and '{found[-1].name}'; leave one of them there")
-    require(found[0].is_file(), f"'{found[0]}' is no regular file but a pipe, a device or a folder; put the file there")
-    return found[0]
+    files = sorted(file for file in folder.iterdir() if file.name.lower() in (f"{name}.csv", f"{name}.csv.gz"))
+    require(bool(files), f"'{folder}' has no {name.upper()}.csv or {name.upper()}.csv.gz; download all of MIMIC-III")
+    require(len(files) == 1, f"'{folder}' has both '{files[0].name}' and '{files[-1].name}'; leave one of them there")
+    require(files[0].is_file(), f"'{files[0]}' is no regular file but a pipe, a device or a folder; put the file there")
+    return files[0]
 
 
 def _open_database(connection: "duckdb.DuckDBPyConnection", path: Path) -> MimicSource:
@@ -123,10 +123,10 @@ def _open_database(connection: "duckdb.DuckDBPyConnection", path: Path) -> Mimic
 
 def _open_postgres(connection: "duckdb.DuckDBPyConnection", words: str) -> MimicSource:
     postgres.attach(connection, words)
-    found = postgres.tables(connection, TABLES)
-    for name, (table, _) in found.items():
+    tables = postgres.tables(connection, TABLES)
+    for name, (table, _) in tables.items():
         _make_view(connection, name, table, _columns(connection, table, name), f"Postgres, table {name}")
-    return MimicSource({name: state for name, (_, state) in found.items()}, LOST_SERVER)
+    return MimicSource({name: state for name, (_, state) in tables.items()}, LOST_SERVER)
 
 
 def _columns(connection: "duckdb.DuckDBPyConnection", table: str, where: Path | str) -> set[str]:
@@ -152,7 +152,7 @@ def _make_view(connection: "duckdb.DuckDBPyConnection", name: str, table: str, h
 
 
 def what_is_wrong(connection: "duckdb.DuckDBPyConnection", tables: list[str], fix: str) -> str:
-    """Which column of these raw tables holds something else than it should; no value is named."""
+    """Return a message about the column of these raw tables that has values of a wrong type."""
     import duckdb
 
     for name in tables:

@@ -1,6 +1,6 @@
-"""A database file with one table a step: what was made from the same text, settings and parents is not made again.
+"""Build a database file step by step, one table each; a step whose text, settings and inputs are unchanged is skipped.
 
-A table and the note of what it was made from are written in one transaction: after a kill both are there or neither.
+A table and the hash of its inputs are written in one transaction.
 """
 
 import re
@@ -28,7 +28,7 @@ NOTES = "counterpoint_steps"
 
 @dataclass(frozen=True)
 class CohortStep:
-    """One table: the query in a file of sql/, or a function that yields parts of the table."""
+    """A step that builds one table: a query in sql/, or a function that yields parts of the table."""
 
     table: str
     file: str = ""
@@ -36,52 +36,52 @@ class CohortStep:
     make: Callable[["Workspace"], Iterable["pd.DataFrame"]] | None = None
     """Yields the parts, all with the same columns."""
     text: str = ""
-    """What a function's result depends on beside the tables before it; a query is its own text."""
+    """Text that changes whenever the function's result may change; unused for queries."""
 
     def recipe(self) -> str:
-        return (
-            files("counterpoint.sources.mimic").joinpath("sql", self.file).read_text("utf-8")
-            if self.file
-            else self.text
-        )
+        """Return the text that determines the table."""
+        if not self.file:
+            return self.text
+        return files("counterpoint.sources.mimic").joinpath("sql", self.file).read_text("utf-8")
 
 
 @dataclass
 class Workspace:
-    """The database file while it is open."""
+    """An open database file."""
 
     connection: "duckdb.DuckDBPyConnection"
     settings: dict[str, str]
-    """What a query asks by getvariable('name')."""
+    """Variables that queries read by getvariable('name')."""
     source: MimicSource
     report: Report
     made: list[str] = field(default_factory=list)
-    """Tables that this run had to make."""
+    """Tables that this run built."""
 
     def run(self, steps: list[CohortStep]) -> None:
-        """Make what is not there yet, in order; what follows a step that was made again is made again too."""
+        """Build the missing tables in order; a rebuilt step rebuilds all that follow."""
         parent = ""
         for number, step in enumerate(steps):
             self.report("steps", number, len(steps))
             text = step.recipe()
-            asked = {name: self.settings[name] for name in sorted(set(re.findall(r"getvariable\('(\w+)'\)", text)))}
+            variables = {name: self.settings[name] for name in sorted(set(re.findall(r"getvariable\('(\w+)'\)", text)))}
             read = {name: self.source.state[name] for name in sorted(set(re.findall(r"\braw_(\w+)", text)))}
-            parent = digest([parent, step.table, text, asked, read])
+            parent = digest([parent, step.table, text, variables, read])
             if not self._has(step.table, parent):
                 self._make(step, text, parent, list(read))
                 self.made.append(step.table)
         self.report("steps", len(steps), len(steps))
 
-    def rows(self, query: str) -> Any:
-        """The answer of a query, which must say its order, as a DataFrame."""
+    def rows(self, query: str) -> "pd.DataFrame":
+        """Return the result of a query as a DataFrame; the query must have an ORDER BY."""
         return self.connection.execute(query).df()
 
     def value(self, query: str) -> Any:
+        """Return the first value of a query's result."""
         return (self.connection.execute(query).fetchone() or (None,))[0]
 
     def _has(self, table: str, made_from: str) -> bool:
-        found = self.connection.execute(f"SELECT made_from FROM {NOTES} WHERE step = ?", [table]).fetchone()
-        return found == (made_from,)
+        row = self.connection.execute(f"SELECT made_from FROM {NOTES} WHERE step = ?", [table]).fetchone()
+        return row == (made_from,)
 
     def _make(self, step: CohortStep, text: str, made_from: str, read: list[str]) -> None:
         import duckdb
@@ -101,15 +101,15 @@ class Workspace:
             )
             self.connection.execute("COMMIT")
         except BaseException as error:
-            with suppress(duckdb.Error):  # A server that is lost cannot roll back.
+            with suppress(duckdb.Error):  # Without a connection there is no rollback.
                 self.connection.execute("ROLLBACK")
             if isinstance(error, duckdb.OutOfMemoryException):
-                said = f"step '{step.table}' needs more memory or disk; give more with --memory"
+                message = f"step '{step.table}' needs more memory or disk; give more with --memory"
             elif isinstance(error, duckdb.Error) and not isinstance(error, ours):  # These quote rows and passwords.
-                said = what_is_wrong(self.connection, read, self.source.fix)
+                message = what_is_wrong(self.connection, read, self.source.fix)
             else:
                 raise
-            raise CounterpointError(said) from None
+            raise CounterpointError(message) from None
 
     def _fill(self, table: str, parts: Iterable["pd.DataFrame"]) -> None:
         for number, part in enumerate(parts):
@@ -123,7 +123,7 @@ class Workspace:
 def workspace(
     raw: Path | str, file: Path, settings: dict[str, str], memory: str, threads: int, report: Report
 ) -> Iterator[Workspace]:
-    """Open or begin the database file `file` on the raw tables."""
+    """Open or create the database file `file`, with views of the raw tables."""
     connection = _connect(file)
     try:
         _configure(connection, file, memory, threads)
@@ -131,7 +131,7 @@ def workspace(
             connection.execute(f"SET VARIABLE {name} = '{value}'")
         yield Workspace(connection, settings, open_source(connection, raw), report)
     except RuntimeError as error:
-        if str(error) == "Query interrupted":  # So DuckDB says that somebody pressed Ctrl-C.
+        if str(error) == "Query interrupted":  # DuckDB's message for Ctrl-C.
             raise KeyboardInterrupt from None
         raise
     finally:
