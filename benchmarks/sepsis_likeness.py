@@ -20,7 +20,7 @@ from counterpoint.core.errors import CounterpointError
 from counterpoint.core.provenance import provenance
 from counterpoint.core.tables import markdown_table, write_csv, write_json
 from counterpoint.sources.mimic.cohort import SepsisCohort
-from reproduction.measures.likeness import likeness
+from likeness import likeness
 from reproduction.tasks.synthetic_cohort import SyntheticCohort
 
 PUBLISHED = {

@@ -1,12 +1,16 @@
 """Two cohorts side by side: statistics by hand, and nothing told of fewer than ten patients."""
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from reproduction.measures.likeness import FEWEST, likeness
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+
+from likeness import FEWEST, likeness
 
 
 def cohort(patients: int, blocs: int = 3, **columns: Any) -> pd.DataFrame:
