@@ -164,7 +164,7 @@ class Reproduce:
             case "counterfactuals":
                 base = quick_counterfactuals() if self.quick else Counterfactuals()
                 estimators = choose(base.estimators, self.methods)
-                return replace(base, seeds=seeds, estimators=estimators, pack_size=stack_size or 0)
+                return replace(base, seeds=seeds, estimators=estimators, stack_size=stack_size)
             case "tumour":
                 base = quick_tumour() if self.quick else TumourBenchmark()
                 forecasters = choose(base.forecasters, self.methods, "model")

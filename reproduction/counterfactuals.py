@@ -91,8 +91,8 @@ class Counterfactuals(Experiment):
     """The first of them."""
     estimators: Mapping[str, Any] = field(default_factory=estimators)
     """Recipes by their names in the table."""
-    pack_size: Count = 0
-    """The most fits in one stack; 0 for all of the same shape, which suits a GPU."""
+    stack_size: Positive | None = None
+    """The most fits in one stack; None for all of the same shape, which suits a GPU."""
     name: str = "counterfactuals"
 
     columns = COLUMNS
@@ -137,7 +137,7 @@ class Counterfactuals(Experiment):
                 alike.setdefault(shape_of(scm), []).append((scm, n, seed))
         for fits in alike.values():
             # DoWhy gains nothing from a stack, and processes can share small ones out.
-            size = self.seeds if isinstance(recipe, DoWhyGCM) else self.pack_size or len(fits)
+            size = self.seeds if isinstance(recipe, DoWhyGCM) else self.stack_size or len(fits)
             for first in range(0, len(fits), size):
                 yield Stack(shared, tuple(fits[first : first + size]))
 

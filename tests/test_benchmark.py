@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reproduction.commands.bench import BenchCounterfactuals
 
 import reproduction.counterfactuals as benchmark
 from counterpoint.core.artifacts import read_json
@@ -17,6 +16,7 @@ from counterpoint.models.scm.bicogan import ConditionalBiCoGAN
 from counterpoint.models.scm.density import DensitySCM
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Schedule
+from reproduction.command import Reproduce
 from reproduction.counterfactuals import (
     NINE,
     SETS,
@@ -116,7 +116,7 @@ def test_problems_of_one_shape_share_a_stack_and_the_longest_work_comes_first() 
     lengths = [stack.cost for stack in Counterfactuals().stacks()]
     assert lengths == sorted(lengths, reverse=True)
     assert lengths[0] > 100 * (lengths[-1] + 1)
-    limited = Counterfactuals(scms=("a", "b"), seeds=3, estimators={"x": BRIEF}, pack_size=3).stacks()
+    limited = Counterfactuals(scms=("a", "b"), seeds=3, estimators={"x": BRIEF}, stack_size=3).stacks()
     assert sorted({(scm, n) for scm, n, _ in stack.fits} == {stack.fits[0][:2]} for stack in limited) == 4 * [True]
 
 
@@ -160,8 +160,8 @@ def test_the_seconds_of_a_fit_are_told_of_every_reading_and_counted_once(tmp_pat
 
 def test_the_packs_of_dowhy_are_one_problem_each_so_that_they_can_be_run_apart() -> None:
     keys = [
-        {cell.key for cell in Counterfactuals(scms=("a", "b"), estimators={DOWHY: DoWhyGCM()}, pack_size=size).cells()}
-        for size in (0, 5)
+        {cell.key for cell in Counterfactuals(scms=("a", "b"), estimators={DOWHY: DoWhyGCM()}, stack_size=size).cells()}
+        for size in (None, 5)
     ]
     assert keys[0] == keys[1]
     assert len(keys[0]) == 4
@@ -211,23 +211,19 @@ def test_a_failure_is_one_line_and_the_rest_is_written(tmp_path: Path, monkeypat
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(CounterpointError, match="no SCM 'z'"):
         Counterfactuals(scms=("z",))
-    with pytest.raises(CounterpointError, match="no method 'x'"):
-        BenchCounterfactuals(methods=("x",)).benchmark()
     with pytest.raises(CounterpointError, match="there is nothing to run"):
-        BenchCounterfactuals(scms=("a",), methods=("default, order given",)).benchmark()
-    with pytest.raises(CounterpointError, match="--seeds -5 is no number of seeds"):
-        BenchCounterfactuals(seeds=-5).benchmark()
+        Counterfactuals(scms=("a",), estimators={"x": estimators()["default, order given"]})
 
 
 def test_the_command_describes_the_benchmark() -> None:
-    whole = BenchCounterfactuals(device="cpu").benchmark()
-    assert whole == replace(Counterfactuals(), pack_size=5)
-    some = BenchCounterfactuals(scms=("a",), n=(50,), seeds=7, methods=("default",), pack_size=0).benchmark()
-    assert (some.scms, some.n, some.seeds, list(some.estimators), some.pack_size) == (("a",), (50,), 7, ["default"], 0)
-    assert BenchCounterfactuals(n=(50,), seeds=7, methods=("default", "auto")).command() == (
-        "counterpoint bench counterfactuals --n 50 --seeds 7 --methods 'default' 'auto'"
+    whole = Reproduce("counterfactuals", device="cpu").part("counterfactuals")
+    assert whole == replace(Counterfactuals(), stack_size=5)
+    some = Reproduce("counterfactuals", seeds=7, methods=("default",), device="cpu").part("counterfactuals")
+    assert some == replace(Counterfactuals(), seeds=7, stack_size=7, estimators={"default": estimators()["default"]})
+    assert some.command == "python -m reproduction counterfactuals"
+    assert Reproduce("counterfactuals", quick=True, device="cpu").part("counterfactuals") == replace(
+        quick(), stack_size=1
     )
-    assert BenchCounterfactuals(quick=True, device="cpu").benchmark() == replace(quick(), pack_size=1)
 
 
 def test_the_quick_version_asks_everybody_but_dowhy() -> None:
