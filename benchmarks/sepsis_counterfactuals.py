@@ -28,7 +28,7 @@ from counterpoint.core.artifacts import encode, write_text
 from counterpoint.core.provenance import provenance
 from counterpoint.core.seeding import generator
 from counterpoint.core.tables import markdown_table, write_csv, write_json
-from counterpoint.models.base import ModelRecipe
+from counterpoint.models.base import Model, Recipe
 from counterpoint.tasks.sepsis import SyntheticSepsis, with_derived
 from counterpoint.tasks.sepsis_columns import COLUMNS, PLACE, constants, measured, standardised
 from reproduction.measures.counterfactual_error import Questions, questions
@@ -41,7 +41,7 @@ from reproduction.tasks.synthetic_cohort import SyntheticCohort
 class Arm:
     """A recipe, and how it is shown rows."""
 
-    recipe: ModelRecipe
+    recipe: Recipe[Model]
     rows: Callable[[cp.Transitions], cp.Transitions] = lambda rows: rows
 
 

@@ -69,7 +69,7 @@ def check_models(logged: Transitions, split: Split, fitted: Fitted, task: Synthe
     lines = []
     for name, model in fitted.models.items():
         rows = rows_for(name, split)
-        line = {"model": name, "recipe": type(model.recipe).__name__, "factors": model.theta_width}
+        line = {"model": name, "recipe": type(model.structure).__name__, "factors": model.theta_width}
         line |= _checks(model, rows, seed)
         line["error"] = None if task is None else _counterfactual_error(model, task, logged, rows, seed)
         line["explained"] = {} if task is None else explained_responses(model, rows, task)

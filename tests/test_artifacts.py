@@ -31,7 +31,7 @@ from counterpoint.learners.ctrl_g import CTRLg
 from counterpoint.learners.d3qn import D3QN
 from counterpoint.learners.methods import named_arms, quick_arms
 from counterpoint.models.dynamics.outcome import Outcome
-from counterpoint.models.scm.auto import AutoSCM, Choice
+from counterpoint.models.scm.auto import AutoSCM
 from counterpoint.models.scm.base import SCMRecipe, StructuralCausalModel, StructuralMechanism
 from counterpoint.models.scm.graph import fit_graph
 from counterpoint.models.scm.mixed import MixedSCM
@@ -95,9 +95,9 @@ def test_every_scm_comes_back_bit_for_bit(name: str, tmp_path: Path) -> None:
     fresh = (m.sample(rows.state, other, generator(2)) for m in (model, loaded))
     assert torch.equal(*fresh)
     assert (loaded.recipe, loaded.schema) == (model.recipe, rows.schema)
+    assert (model.recipe, loaded.structure) == (recipe, model.structure)
     if isinstance(recipe, MixedSCM):
-        recipe = replace(recipe, amounts=model.recipe.amounts)  # What the rows said is part of what was fitted.
-    assert model.recipe == recipe
+        assert model.structure == replace(recipe, amounts=model.structure.amounts)  # Chosen by the rows.
     assert loaded.origin == model.origin
     assert (loaded.origin.seed, loaded.origin.data) == (7, rows.fingerprint)
 
@@ -642,7 +642,6 @@ TRAINED: dict[str, Callable[[int, Monitor], object]] = {
     **{name: training(recipe, ROWS) for name, recipe in MODELS.items()},
     **{name: learning(recipe) for name, recipe in POLICIES.items()},
     "AutoSCM": training(AutoSCM((SCMS["gaussian"][0],)), ROWS),
-    "Choice": training(Choice(DENSITY, (), ""), ROWS),
     "Outcome": training(Outcome(hidden=(8,), likelihood=BRIEF), replace(ROWS, reward=ROWS.state[:, 0])),
     "fit_graph": lambda seed, monitor: fit_graph(DENSITY, [ROWS.state], ((), (0,), (0, 1), ()), [seed], monitor),
 }

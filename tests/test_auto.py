@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 
+import counterpoint
 from counterpoint.core.errors import CounterpointError
 from counterpoint.data.jobs import Job, context
 from counterpoint.data.transitions import concatenate
-from counterpoint.models.scm.auto import AutoSCM, Choice, Scores, _behind, _choice, _energy, held_out_scores
+from counterpoint.models.scm.auto import AutoSCM, HeldOutScores, _behind, _energy, _selection, held_out_scores
 from counterpoint.models.scm.bicogan import ConditionalBiCoGAN
 from counterpoint.models.scm.density import DensitySCM
 from counterpoint.nets.laws import Gaussian, SkewedSpline
@@ -28,11 +29,11 @@ BRIEFLY = replace(QUICK, likelihood=Likelihood(Schedule(20, 10)))
 BRIEF = AutoSCM((BRIEFLY, replace(BRIEFLY, law=SkewedSpline())))
 
 
-SAME = Scores(torch.zeros(3), torch.zeros(3))
+SAME = HeldOutScores(torch.zeros(3), torch.zeros(3))
 
 
-def scores(log_likelihood: list[float] | None, energy: list[float]) -> Scores:
-    return Scores(None if log_likelihood is None else torch.tensor(log_likelihood), torch.tensor(energy))
+def scores(log_likelihood: list[float] | None, energy: list[float]) -> HeldOutScores:
+    return HeldOutScores(None if log_likelihood is None else torch.tensor(log_likelihood), torch.tensor(energy))
 
 
 class TestTheChoice:
@@ -45,29 +46,29 @@ class TestTheChoice:
         assert _behind(ahead, behind) == pytest.approx(-2 * 3**0.5)
 
     def test_the_plainer_is_taken_where_chance_explains_the_difference(self) -> None:
-        choice = _choice(self.recipes, [scores([0.0, 0.0, 0.0], [0.0] * 3), scores([1.0, -1.0, 0.5], [0.0] * 3)])
-        assert choice.took is self.recipes[0]
-        assert "SkewedSpline foresaw 3 held-out rows best, but Gaussian is plainer" in choice.why
+        choice = _selection(self.recipes, [scores([0.0, 0.0, 0.0], [0.0] * 3), scores([1.0, -1.0, 0.5], [0.0] * 3)])
+        assert choice.recipe is self.recipes[0]
+        assert "SkewedSpline predicts 3 held-out rows best, but Gaussian is simpler" in choice.why
 
     def test_the_better_is_taken_where_it_is_clearly_better(self) -> None:
-        choice = _choice(self.recipes, [scores([0.0, 0.0, 0.0], [0.0] * 3), scores([1.0, 1.1, 0.9], [0.0] * 3)])
-        assert choice.took is self.recipes[1]
+        choice = _selection(self.recipes, [scores([0.0, 0.0, 0.0], [0.0] * 3), scores([1.0, 1.1, 0.9], [0.0] * 3)])
+        assert choice.recipe is self.recipes[1]
         assert choice.candidates[0].behind > 2 > choice.candidates[1].behind
 
     def test_a_model_without_density_wins_only_by_its_energy_score(self) -> None:
         gan = ConditionalBiCoGAN()
         with_density = scores([0.0, 0.0, 0.0], [-1.0, -1.0, -1.1])
         better, alike = scores(None, [-0.5, -0.5, -0.4]), scores(None, [-1.0, -1.1, -0.9])
-        assert _choice((QUICK, gan), [with_density, better]).took is gan
-        assert _choice((QUICK, gan), [with_density, alike]).took is QUICK
+        assert _selection((QUICK, gan), [with_density, better]).recipe is gan
+        assert _selection((QUICK, gan), [with_density, alike]).recipe is QUICK
 
 
 def test_two_modes_are_bent_and_a_normal_noise_is_not() -> None:
-    bimodal, normal = PLAIN_OR_SKEWED.choose([Job(sample(task, 600, 0), 0) for task in (Bimodal(), Additive())])
-    assert isinstance(bimodal.took, DensitySCM)
-    assert isinstance(normal.took, DensitySCM)
-    assert bimodal.took.law == SkewedSpline()
-    assert normal.took.law == Gaussian()
+    bimodal, normal = PLAIN_OR_SKEWED.select([Job(sample(task, 600, 0), 0) for task in (Bimodal(), Additive())])
+    assert isinstance(bimodal.recipe, DensitySCM)
+    assert isinstance(normal.recipe, DensitySCM)
+    assert bimodal.recipe.law == SkewedSpline()
+    assert normal.recipe.law == Gaussian()
 
 
 def test_held_out_scores_prefer_the_rows_own_law() -> None:
@@ -128,7 +129,7 @@ def test_no_subject_is_both_fitted_on_and_judged_by(monkeypatch: pytest.MonkeyPa
     judged: list[Job] = []
     monkeypatch.setattr("counterpoint.models.scm.auto.held_out_scores", lambda model, job: judged.append(job) or SAME)
     FITTED.clear()
-    AutoSCM((Watched(Gaussian(), 1, (4,), likelihood=Likelihood(Schedule(2))),), held_out=0.3).choose(jobs)
+    AutoSCM((Watched(Gaussian(), 1, (4,), likelihood=Likelihood(Schedule(2))),), held_out=0.3).select(jobs)
     (fitted,) = FITTED
     asides = set()
     for kept, aside in zip(fitted, judged, strict=True):
@@ -146,21 +147,23 @@ def test_no_subject_is_both_fitted_on_and_judged_by(monkeypatch: pytest.MonkeyPa
 
 def test_the_choice_never_sees_the_noise() -> None:
     rows = sample(Bimodal(), 200, 0)
-    told, blind = BRIEF.choose([Job(rows, 0)]) + BRIEF.choose([Job(replace(rows, noise=rows.noise[:, :0]), 0)])
+    told, blind = BRIEF.select([Job(rows, 0)]) + BRIEF.select([Job(replace(rows, noise=rows.noise[:, :0]), 0)])
     assert told == blind
 
 
 def test_the_evidence_stands_in_the_saved_model(tmp_path: Path) -> None:
     rows = sample(Bimodal(), 200, 0)
     model = BRIEF.fit(rows, seed=3)
-    assert isinstance(model.recipe, Choice)
+    assert model.recipe == BRIEF
     model.save(tmp_path)
-    written = json.loads((tmp_path / "recipe.json").read_text())["recipe"]
+    written = json.loads((tmp_path / "recipe.json").read_text())["parts"]["selection"]
     assert [candidate["name"] for candidate in written["candidates"]] == ["Gaussian", "SkewedSpline"]
-    assert written["why"] == model.recipe.why
+    assert written["why"] == model.selection.why
     torch.testing.assert_close(model.counterfactual(rows, rows.action), rows.next_state, rtol=0, atol=1e-5)
-    alone = model.recipe.took.fit(rows, seed=3)
+    alone = model.selection.recipe.fit(rows, seed=3)
     torch.testing.assert_close(model.abduct(rows), alone.abduct(rows))
+    loaded = counterpoint.load(tmp_path)
+    assert (loaded.recipe, loaded.structure, loaded.selection) == (model.recipe, model.structure, model.selection)
 
 
 def test_wrong_use_is_one_line() -> None:

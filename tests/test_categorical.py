@@ -263,7 +263,7 @@ def _probabilities(model: StructuralCausalModel, state: torch.Tensor, action: to
 
 
 def _only_member(model: StructuralCausalModel, member: int) -> StructuralCausalModel:
-    recipe = replace(model.recipe, ensemble=1)
+    recipe = replace(model.structure, ensemble=1)
     weights = unstack(model.mechanism.state_dict(), model.mechanism.members)[member]
     mechanism = with_weights(recipe.build(2, 3, 1), weights)
     return StructuralCausalModel(recipe, mechanism, model.schema, model.origin, model.fitted_rows)

@@ -315,13 +315,13 @@ class TestDensitySCM:
         usual = replace(QUICK, likelihood=DefaultLikelihood(), few_rows=40)
         jobs = [Job(sample(Independent(), count, 0), seed) for seed, count in enumerate((60, 40, 41))]
         together = usual.fit_many(jobs)
-        assert [model.recipe.likelihood for model in together] == [careful, brief, careful]
+        assert [model.structure.likelihood for model in together] == [careful, brief, careful]
         for job, model in zip(jobs, together, strict=True):
             (alone,) = usual.fit_many([job])
-            (by_hand,) = replace(QUICK, likelihood=model.recipe.likelihood, few_rows=0).fit_many([job])
+            (by_hand,) = replace(QUICK, likelihood=model.structure.likelihood, few_rows=0).fit_many([job])
             for other in (alone, by_hand):
                 torch.testing.assert_close(model.abduct(job.data), other.abduct(job.data))
-        assert QUICK.fit_many(jobs[1:2])[0].recipe.likelihood == QUICK.likelihood
+        assert QUICK.fit_many(jobs[1:2])[0].structure.likelihood == QUICK.likelihood
 
     def test_a_likelihood_that_is_given_is_used_as_it_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Also one with the numbers that the default has for many rows; only the default is shorter for few."""
@@ -335,7 +335,7 @@ class TestDensitySCM:
             (1000, 2.5e-3),
             (3000, 5e-3),
         ]
-        assert fitted[0].recipe.likelihood == given
+        assert fitted[0].structure.likelihood == given
         assert location_scale().likelihood == Likelihood()
 
     def test_one_member_astray_does_not_carry_the_answer(self) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 import counterpoint as cp
 from counterpoint.data.jobs import Job, Origin
 from counterpoint.data.transitions import Transitions
-from counterpoint.models.base import SubjectFactors, Tracker
+from counterpoint.models.base import SubjectFactors, SubjectTracker
 from counterpoint.models.groups import Groups
 from counterpoint.nets.training import Schedule
 from counterpoint.ope.model_based import value_in_model
@@ -134,13 +134,13 @@ def test_given_factors_choose_the_group_whose_centre_is_nearest(grouped: Persona
 
 def test_a_longer_record_is_its_rows_taken_up_one_by_one(grouped: PersonalPolicy) -> None:
     rows = record(-1.0, 6)
-    tracker = grouped.model.mechanism.tracker()
+    tracker = grouped.model.tracker()
     for t in range(6):
         now = grouped.adapt(rows[:t])
         expected = tracker.factors(1)
         torch.testing.assert_close(now.factors.mean, expected.mean, rtol=0, atol=1e-4)
         torch.testing.assert_close(now.factors.covariance, expected.covariance, rtol=0, atol=1e-4)
-        tracker.see(rows.state[t : t + 1], rows.action[t : t + 1], rows.next_state[t : t + 1])
+        tracker.update(rows.state[t : t + 1], rows.action[t : t + 1], rows.next_state[t : t + 1])
     imagined = replace(rows, imagined=torch.ones(6, dtype=torch.bool))
     assert grouped.adapt(imagined).group is None
 
@@ -169,10 +169,10 @@ def test_a_tracker_sees_steps_where_it_wants_them(grouped: PersonalPolicy, monke
     """What is tracked on a processor is not on the GPU where the policy acts, and the other way round."""
     seen: list[str] = []
 
-    class Elsewhere(Tracker):
-        device, knows = torch.device("meta"), False
+    class Elsewhere(SubjectTracker):
+        device, informed = torch.device("meta"), False
 
-        def see(self, state: Tensor, action: Tensor, after: Tensor) -> None:
+        def update(self, state: Tensor, action: Tensor, after: Tensor) -> None:
             seen.extend(table.device.type for table in (state, action, after))
 
         def factors(self, subjects: int) -> SubjectFactors:

@@ -272,7 +272,7 @@ def test_order_says_nothing(fitted) -> None:
 
 def test_a_tracker_knows_after_each_step_what_the_rows_so_far_tell(fitted) -> None:
     rows, model = fitted
-    tracker, before = model.mechanism.tracker(), model.factors_before(rows)
+    tracker, before = model.tracker(), model.factors_before(rows)
     for t in range(8):
         now, earlier = rows[rows.step == t], rows[rows.step < t]
         expected = model.subject_factors(earlier)
@@ -281,7 +281,7 @@ def test_a_tracker_knows_after_each_step_what_the_rows_so_far_tell(fitted) -> No
         torch.testing.assert_close(found.covariance, expected.covariance, rtol=0, atol=1e-4)
         torch.testing.assert_close(before.mean[rows.step == t], expected.mean, rtol=0, atol=1e-5)
         torch.testing.assert_close(before.covariance[rows.step == t], expected.covariance, rtol=0, atol=1e-5)
-        tracker.see(now.state, now.action, now.next_state)
+        tracker.update(now.state, now.action, now.next_state)
 
 
 def test_what_comes_before_a_row_is_a_matter_of_episode_and_step(fitted) -> None:
@@ -435,7 +435,7 @@ def test_jobs_fitted_together_are_as_if_fitted_alone() -> None:
     jobs = [Job(rows, seed) for seed, rows in enumerate(tables)]
     recipe = replace(RECIPE, changes=("difference",), schedule=cp.Schedule(40, 20))
     together = recipe.fit_many(jobs)
-    assert [model.recipe.layout.combined for model in together] == [False, False, True, False]
+    assert [model.structure.layout.combined for model in together] == [False, False, True, False]
     for job, model in zip(jobs, together, strict=True):
         alone = recipe.fit(job.data, job.seed)
         found, expected = (each.counterfactual(job.data, 1 - job.data.action) for each in (model, alone))

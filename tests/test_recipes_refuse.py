@@ -105,7 +105,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "a count is whole": (lambda: Schedule(steps=2.5), "steps=2.5 of Schedule is not a whole number"),
     "yes is no count": (lambda: Schedule(steps=True), "steps=True of Schedule is not a whole number"),
     "a rate falls in a known way": (lambda: Schedule(rate="wild"), "rate='wild' of Schedule is not one of 'constant'"),
-    "a recipe is made of recipes": (lambda: CTRLg(model="gan"), "model='gan' of CTRLg is not a ModelRecipe"),
+    "a recipe is made of recipes": (lambda: CTRLg(model="gan"), "model='gan' of CTRLg is not a Recipe"),
     "a law is a law": (lambda: DensitySCM(law=None), "law=None of DensitySCM is not a Gaussian"),
     "a simulator looks ahead": (lambda: CartPole(horizon=-5), "horizon=-5 of CartPole is not a number from 1"),
     "noise is finite": (lambda: CartPole(noise_size=math.inf), "noise_size=inf of CartPole is not a finite number"),

@@ -224,7 +224,6 @@ MADE: dict[str, Callable[[cp.Transitions], Any]] = {
     "task": lambda rows: OUTCOME.fit(rows),
     "policy": lambda rows: POLICY.fit(rows, Pays(rows.actions)),
     "behaviour": lambda rows: cp.learners.BCQ(learner=POLICY).fit(rows, Pays(rows.actions)),
-    "choice": lambda rows: cp.models.Choice(DENSITY, (), "").fit(rows),
     "auto": lambda rows: cp.AutoSCM((DENSITY,)).fit(rows),
 }
 
@@ -268,11 +267,12 @@ def test_a_density_of_a_table_with_categories_is_a_mixed_model(
     mixed: tuple[StructuralCausalModel, cp.Transitions],
 ) -> None:
     model, rows = mixed
-    assert isinstance(model.recipe, cp.models.MixedSCM)
-    assert model.recipe.categories == ((2, 2), (3, 2), (4, 3))
-    assert model.recipe.static == (1, 3)
+    assert isinstance(model.structure, cp.models.MixedSCM)
+    assert model.recipe == DENSITY
+    assert model.structure.categories == ((2, 2), (3, 2), (4, 3))
+    assert model.structure.static == (1, 3)
     wanted = (DENSITY.law, DENSITY.ensemble, DENSITY.hidden, DENSITY.likelihood, DENSITY.variation_penalty)
-    made = model.recipe
+    made = model.structure
     assert (made.law, made.ensemble, made.hidden, made.likelihood, made.variation_penalty) == wanted
     assert "an order is for states of numbers" in refused(lambda: replace(DENSITY, order=(0, 1, 2, 3, 4)).fit(rows))
 
@@ -296,7 +296,7 @@ def test_a_static_number_beside_others_never_changes() -> None:
     rows = load(state=["lactate", "age"]).with_next()
     assert rows.schema.static == (1,)
     model = DENSITY.fit(rows)
-    assert model.recipe.static == (1,)
+    assert model.structure.static == (1,)
     assert torch.equal(model.sample(rows.state, rows.action, generator(0))[:, 1], rows.state[:, 1])
     answer = model.counterfactual(rows, rows.action.flip(0))
     assert torch.equal(answer[:, 1], rows.state[:, 1])

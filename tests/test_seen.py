@@ -76,7 +76,7 @@ def fitted() -> tuple[StructuralCausalModel, cp.Transitions, torch.Tensor, torch
 
 
 def test_the_rows_say_which_columns_are_amounts(fitted) -> None:
-    recipe = fitted[0].recipe
+    recipe = fitted[0].structure
     assert isinstance(recipe, MixedSCM)
     assert [column for column, _ in recipe.amounts or ()] == [0]
     assert recipe.computed == (2, 3)

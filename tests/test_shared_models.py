@@ -15,7 +15,7 @@ from counterpoint.learners.ctrl_g import CTRLg
 from counterpoint.learners.ctrl_p import CTRLp
 from counterpoint.learners.evolution import CrossEntropy
 from counterpoint.learners.search import Search
-from counterpoint.models.base import ModelRecipe
+from counterpoint.models.base import Recipe
 from counterpoint.models.groups import KMeansGroups
 from counterpoint.models.scm.density import DensitySCM
 from counterpoint.models.scm.random_effects import RandomEffects
@@ -53,7 +53,7 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """(recipe, jobs) of every fit in this process."""
     found: list[tuple[str, int]] = []
 
-    def noting(recipe: type[ModelRecipe]) -> Any:
+    def noting(recipe: type[Recipe]) -> Any:
         original = recipe.fit_many
 
         def fit_many(self: Any, jobs: Sequence[Job], *rest: Any) -> list[Any]:

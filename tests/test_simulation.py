@@ -16,7 +16,7 @@ from counterpoint.data.transitions import Transitions, concatenate
 from counterpoint.models.base import Model, SubjectFactors
 from counterpoint.models.dynamics.deterministic import Deterministic
 from counterpoint.models.dynamics.outcome import Outcome
-from counterpoint.models.scm.auto import Choice
+from counterpoint.models.scm.auto import AutoSCM
 from counterpoint.models.scm.density import DensitySCM
 from counterpoint.nets.laws import Gaussian, Mixture, SkewedSpline, Spline
 from counterpoint.nets.likelihood import Likelihood
@@ -123,9 +123,9 @@ def test_a_deterministic_world_steps_as_its_member_whatever_the_seed() -> None:
         torch.testing.assert_close(stepped[j], by_hand.flatten(0, 1), rtol=1e-4, atol=1e-5)
 
 
-def chosen(law: Any) -> Choice:
-    """What `Auto` returns where it took this law."""
-    return Choice(replace(DENSITY, law=law), (), f"{law} foresaw best")
+def chosen(law: Any) -> AutoSCM:
+    """A recipe that selects this law."""
+    return AutoSCM((replace(DENSITY, law=law),))
 
 
 @pytest.fixture(scope="module")
@@ -133,13 +133,13 @@ def choices() -> tuple[list[Job], list[Any]]:
     """Jobs of one experiment for which `Auto` chose differently, in no order."""
     jobs = [Job(logged(6, seed), seed) for seed in range(4)]
     recipes = [chosen(Gaussian()), chosen(SkewedSpline()), chosen(Gaussian()), chosen(SkewedSpline())]
-    recipes[3] = replace(recipes[3], why="the same law for another reason")
+    recipes[3] = replace(recipes[3], held_out=0.3)
     return jobs, [recipe.fit_many([job])[0] for recipe, job in zip(recipes, jobs, strict=True)]
 
 
 def test_models_that_were_chosen_differently_step_together_as_alone(choices: tuple[list[Job], list[Any]]) -> None:
     jobs, models = choices
-    assert [model.recipe.took.law for model in models[:2]] == [Gaussian(), SkewedSpline()]
+    assert [model.structure.law for model in models[:2]] == [Gaussian(), SkewedSpline()]
     simulator = ModelSimulator(models)
     assert [stack.models.tolist() for stack in simulator.stacks] == [[0, 2], [1, 3]]
     state = torch.stack([job.data.state[:10] for job in jobs])

@@ -14,6 +14,7 @@ from counterpoint.data.jobs import Job, Origin, fitting_table, identity
 from counterpoint.data.transitions import Transitions, first_outcome
 from counterpoint.learners.ctrl_g import CTRLg
 from counterpoint.learners.d3qn import D3QN
+from counterpoint.models.base import SubjectMechanism
 from counterpoint.models.scm.base import SCMRecipe, StructuralMechanism
 from counterpoint.nets.training import Monitor, Schedule
 from counterpoint.simulation.augmentation import Augmenter
@@ -26,7 +27,7 @@ DOSES = cp.Discrete.of([-1.0, 0.0, 1.0])
 SUBJECTS, STEPS = 30, 12
 
 
-class Drift(StructuralMechanism):
+class Drift(StructuralMechanism, SubjectMechanism):
     """s' = s + a·(1 + θ) + u·scale, θ a subject's mean excess response: a model that owns its subject factors."""
 
     scale: Tensor
@@ -208,7 +209,7 @@ def test_factors_of_another_width_are_refused_in_one_line() -> None:
 def test_a_model_fitted_with_given_factors_says_that_it_cannot_infer() -> None:
     model = DENSITY.fit(ROWS, theta=TRUTH[ROWS.subject][:, None])
     assert model.theta_width == 1
-    with pytest.raises(CounterpointError, match=r"^[^\n]*cannot infer a new subject's; pass theta[^\n]*$"):
+    with pytest.raises(CounterpointError, match=r"^[^\n]*cannot infer those of new subjects; pass theta[^\n]*$"):
         model.subjects(ROWS)
     again = model.counterfactual(ROWS, ROWS.action, TRUTH[ROWS.subject][:, None])
     torch.testing.assert_close(again, ROWS.next_state, rtol=0, atol=1e-3)

@@ -64,7 +64,7 @@ class Fit:
 
     def execute(self) -> None:
         from counterpoint.models.dynamics.outcome import Outcome
-        from counterpoint.models.scm.auto import AutoSCM, Choice
+        from counterpoint.models.scm.auto import AutoSCM
         from counterpoint.run import Run
 
         run = Run(self.run)
@@ -89,7 +89,7 @@ class Fit:
         if task is not None:
             run.keep_task(task)
         run.keep_model(model)
-        if isinstance(model.recipe, Choice):
-            say(model.recipe.why)
+        if model.selection is not None:
+            say(model.selection.why)
         rows, subjects = len(data.with_next()), len(data.subject.unique())
-        say(f"{type(model.recipe).__name__} fitted on {rows} rows of {subjects} subjects, in {run.path('scm')}")
+        say(f"{type(model.structure).__name__} fitted on {rows} rows of {subjects} subjects, in {run.path('scm')}")

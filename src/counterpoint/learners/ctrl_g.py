@@ -10,7 +10,7 @@ from counterpoint.core.settings import check_settings
 from counterpoint.data.jobs import NO_THETA, Job
 from counterpoint.learners.d3qn import D3QN
 from counterpoint.learners.rollout_rows import RolloutRows
-from counterpoint.models.base import Model, ModelRecipe
+from counterpoint.models.base import Model, Recipe
 from counterpoint.models.scm.density import DensitySCM
 from counterpoint.nets.training import Monitor, Schedule
 from counterpoint.policies.base import Learned, ModelBased, discrete
@@ -27,7 +27,7 @@ LEARNER = D3QN(schedule=Schedule(steps=3000, check_every=150, rate="linear", log
 class CTRLg(ModelBased):
     """A general policy from a model that imagines. CTRL_g and the baselines differ in `model` alone."""
 
-    model: ModelRecipe = DensitySCM()
+    model: Recipe[Model] = DensitySCM()
     """What imagines the rows."""
     augmenter: Augmenter = Augmenter()
     """Which other actions are asked about."""

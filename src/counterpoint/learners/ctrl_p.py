@@ -15,7 +15,7 @@ from counterpoint.data.jobs import Job, Origin
 from counterpoint.data.transitions import Transitions
 from counterpoint.learners.ctrl_g import CTRLg
 from counterpoint.learners.search import Search
-from counterpoint.models.base import Model, ModelRecipe, SubjectFactors
+from counterpoint.models.base import Model, Recipe, SubjectFactors
 from counterpoint.models.groups import Groups, KMeansGroups, MixtureGroups
 from counterpoint.models.scm.random_effects import RandomEffects
 from counterpoint.nets.training import Monitor
@@ -58,7 +58,7 @@ class CTRLp(ModelBased):
         return replace(self, policy=replace(self.policy, model=model.recipe), groups=kind)
 
     @property
-    def model(self) -> ModelRecipe:
+    def model(self) -> Recipe[Model]:
         """That of its policies."""
         return self.policy.model
 

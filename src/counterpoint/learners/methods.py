@@ -17,7 +17,7 @@ from counterpoint.learners.ctrl_p import CTRLp
 from counterpoint.learners.d3qn import D3QN
 from counterpoint.learners.rollout_rows import RolloutRows
 from counterpoint.learners.search import Search
-from counterpoint.models.base import ModelRecipe
+from counterpoint.models.base import Model, Recipe
 from counterpoint.models.dynamics.deterministic import Deterministic
 from counterpoint.models.dynamics.gaussian import GaussianDynamics
 from counterpoint.models.dynamics.gaussian_process import GaussianProcess
@@ -112,7 +112,7 @@ def adversarial_arms(learner: D3QN = LEARNER) -> dict[str, PolicyLearner]:
     }
 
 
-def in_one_member(model: ModelRecipe, search: Search) -> Search:
+def in_one_member(model: Recipe[Model], search: Search) -> Search:
     """The search with as many episodes in a model of one member as it has in all draws of its own."""
     draws = search.draws.members if search.draws else 1
     starts, choosing = draws * search.starts, draws * search.choosing_starts

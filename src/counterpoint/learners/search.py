@@ -27,7 +27,7 @@ from counterpoint.data.returns import return_deviation
 from counterpoint.data.shapes import State, Theta
 from counterpoint.data.spaces import ActionSpace, Box
 from counterpoint.learners.evolution import CrossEntropy, EvolutionStrategy
-from counterpoint.models.base import Model, ModelRecipe
+from counterpoint.models.base import Model, Recipe
 from counterpoint.models.scm.density import DensitySCM
 from counterpoint.models.scm.posterior import PosteriorDraws
 from counterpoint.nets.learner import Learner, Replayed
@@ -46,7 +46,7 @@ from counterpoint.tasks.base import Task, check_task
 class Search(ModelBased):
     """A policy searched inside a model. Takes finite and continuous actions."""
 
-    model: ModelRecipe = DensitySCM()
+    model: Recipe[Model] = DensitySCM()
     """What the policy is tried in."""
     draws: PosteriorDraws | None = PosteriorDraws()
     """Members as draws from the posterior of the model's linear part, where it has one; none keeps the fitted ones."""

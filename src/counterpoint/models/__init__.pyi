@@ -1,5 +1,8 @@
 """The names of the subpackage, each imported when it is first used; `core/lazy.py` reads this file."""
 
+from counterpoint.models.base import Candidate as Candidate
+from counterpoint.models.base import Recipe as Recipe
+from counterpoint.models.base import Selection as Selection
 from counterpoint.models.dynamics.deterministic import Deterministic as Deterministic
 from counterpoint.models.dynamics.gaussian import GaussianDynamics as GaussianDynamics
 from counterpoint.models.dynamics.gaussian_process import GaussianProcess as GaussianProcess
@@ -8,8 +11,6 @@ from counterpoint.models.dynamics.outcome import Outcome as Outcome
 from counterpoint.models.groups import KMeansGroups as KMeansGroups
 from counterpoint.models.groups import MixtureGroups as MixtureGroups
 from counterpoint.models.scm.auto import AutoSCM as AutoSCM
-from counterpoint.models.scm.auto import Candidate as Candidate
-from counterpoint.models.scm.auto import Choice as Choice
 from counterpoint.models.scm.base import StructuralCausalModel as StructuralCausalModel
 from counterpoint.models.scm.bicogan import BiCoGAN as BiCoGAN
 from counterpoint.models.scm.bicogan import ConditionalBiCoGAN as ConditionalBiCoGAN

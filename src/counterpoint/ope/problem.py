@@ -281,7 +281,7 @@ def factors_in_rows(model: Model, rows: Transitions) -> tuple[KnownFactors, Know
     last = following < 0
     mean = torch.where(last[:, None], complete.mean, before.mean[following])
     covariance = torch.where(last[:, None, None], complete.covariance, before.covariance[following])
-    informative = model.mechanism.telling(rows).cpu()
+    informative = model.informative_rows(rows).cpu()
     count = _count_before(informative, rows)
     after = SubjectFactors(mean, covariance)
     return KnownFactors(before, count > 0), KnownFactors(after, count + informative.long() > 0)

@@ -62,7 +62,7 @@ def gather(parts: Parts) -> Page:
         checks=None if parts.check is None else _checks(parts.check),
         severity=severity,
         imagined=_imagined(parts, rows, severity, acts),
-        model="" if parts.scm is None else type(parts.scm.recipe).__name__,
+        model="" if parts.scm is None else type(parts.scm.structure).__name__,
         policy="" if parts.policy is None else kind_of(parts.policy),
         rule=() if parts.policy is None else rule_of(parts.policy, rows),
         doing=acts,
@@ -107,7 +107,7 @@ def _settings(parts: Parts) -> tuple[PageTable, ...]:
         "How the table was read": parts.rows.layout,
         "What is known of the columns": parts.rows.schema.knowledge,
         "Reward and ends": getattr(parts.task, "recipe", parts.task),
-        "Structural causal model": None if parts.scm is None else parts.scm.recipe,
+        "Structural causal model": None if parts.scm is None else parts.scm.structure,
         "Policy": None if parts.policy is None else parts.policy.recipe,
     }
     return tuple(settings_table(caption, thing) for caption, thing in things.items() if thing is not None)

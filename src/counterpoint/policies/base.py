@@ -20,7 +20,7 @@ from counterpoint.data.jobs import NO_THETA, Job, check_factors
 from counterpoint.data.shapes import Action, State, Theta
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
-from counterpoint.models.base import Model, ModelRecipe
+from counterpoint.models.base import Model, Recipe
 from counterpoint.nets.training import Monitor
 from counterpoint.simulation.rollout import Actor
 from counterpoint.tasks.base import Task, check_task
@@ -179,7 +179,7 @@ class PolicyLearner(ABC):
 class ModelBased(PolicyLearner):
     """Fits a model of every job, then learns a policy by it: learners of one `model` fit the very same models."""
 
-    model: ModelRecipe
+    model: Recipe[Model]
     """What is fitted."""
 
     @abstractmethod

@@ -111,7 +111,7 @@ def recommend_to(
         found = replace(found, members=possible.clip(found.members))
         if not isinstance(policy.actions, Discrete) and advice.action is not None:
             advice = replace(advice, value=float(found.mean))
-    telling = 0 if model is None or not len(history.rows) else int(model.mechanism.telling(rows).sum())
+    telling = 0 if model is None or not len(history.rows) else int(model.informative_rows(rows).sum())
     notes += _contradicted(advice, threshold, Similar(logged, seed=seed).count)
     record = _recognised(met, telling)
     return PersonalAdvice(policy.verdict, advice, _intervals(advice, found), record, tuple(n for n in notes if n))

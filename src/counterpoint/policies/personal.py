@@ -95,7 +95,7 @@ class PersonalPolicy(Policy):
         agree(self.schema, history.schema, "policy", "history")
         seen = history.subject.unique()
         require(len(seen) <= 1, f"the history holds {len(seen)} subjects; give the rows of one")
-        rows = int(self.model.mechanism.telling(history).sum())
+        rows = int(self.model.informative_rows(history).sum())
         factors = self.model.subject_factors(history)[seen] if rows else SubjectFactors.prior(1, self.model.theta_width)
         decides = self._of_known(factors)[0] if rows else self.everybody
         policy = self.policies[int(decides)]
@@ -202,7 +202,7 @@ class Learning:
 
     def __init__(self, policies: Sequence[PersonalPolicy]) -> None:
         self.policies, self.act = policies, _dispatch(policies)
-        self.trackers = [policy.model.mechanism.tracker() for policy in policies]
+        self.trackers = [policy.model.tracker() for policy in policies]
         self.device = self.trackers[0].device
         self.randoms = [generator(policy.origin.seed, "exploring") for policy in policies]
         self.before: tuple[Tensor, Tensor] | None = None
@@ -212,7 +212,7 @@ class Learning:
         if self.before is not None:
             last, action, after = (table.to(self.device) for table in (*self.before, state))
             for k, tracker in enumerate(self.trackers):
-                tracker.see(last[k], action[k], after[k])
+                tracker.update(last[k], action[k], after[k])
         found = [tracker.factors(state.shape[1]) for tracker in self.trackers]
         chosen = self._explored(state, found) if self.policies[0].recipe.explores else self._sure(state, found)
         self.before = state.clone(), chosen
@@ -220,7 +220,7 @@ class Learning:
 
     def _sure(self, state: Float[Tensor, "k n s"], found: Sequence[SubjectFactors]) -> Float[Tensor, "k n a"]:
         """By the means of what is known; as long as nothing is known of anybody, everybody's policy decides."""
-        if all(tracker.knows for tracker in self.trackers):
+        if all(tracker.informed for tracker in self.trackers):
             decides = [policy._of_known(own) for policy, own in zip(self.policies, found, strict=True)]
         else:
             decides = [_all(policy.everybody, found[0].mean) for policy in self.policies]

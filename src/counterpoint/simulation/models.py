@@ -12,7 +12,7 @@ from torch.func import functional_call
 from counterpoint.core.errors import CounterpointError, require
 from counterpoint.core.settings import checked
 from counterpoint.data.jobs import Job, context
-from counterpoint.models.base import Mechanism, Model, ModelRecipe
+from counterpoint.models.base import Mechanism, MechanismRecipe, Model
 from counterpoint.models.scm.base import StructuralCausalModel
 from counterpoint.nets.stacked import Weights, with_weights
 from counterpoint.simulation.rollout import Noise, Stream
@@ -73,9 +73,9 @@ class ModelSimulator:
         require(len(models) > 0, "there are no models to simulate; give at least one")
         self.models, self.device = list(models), models[0].device
         self.members, self.schema = models[0].mechanism.members, models[0].schema
-        places: dict[ModelRecipe, list[int]] = {}
+        places: dict[MechanismRecipe[Model], list[int]] = {}
         for place, model in enumerate(models):
-            places.setdefault(model.recipe.structure, []).append(place)
+            places.setdefault(model.structure, []).append(place)
         if any(model.mechanism.members != self.members for model in models):
             raise CounterpointError(
                 "models of different ensemble sizes cannot be simulated together; simulate each alone"
@@ -126,9 +126,9 @@ class ModelSimulator:
 
 def _stacked(models: Sequence[Model]) -> Mechanism:
     first = models[0]
-    weights = first.recipe.joined([model.mechanism.state_dict() for model in models])
+    weights = first.structure.joined([model.mechanism.state_dict() for model in models])
     members = sum(model.mechanism.members for model in models)
-    whole = first.recipe.build(len(first.state_names), first.mechanism.context_width, members)
+    whole = first.structure.build(len(first.state_names), first.mechanism.context_width, members)
     return with_weights(whole, weights).for_rollouts()
 
 

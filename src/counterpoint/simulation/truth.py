@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float
@@ -12,12 +12,12 @@ from counterpoint.core.settings import check_settings
 from counterpoint.data.jobs import NO_THETA, Job
 from counterpoint.data.shapes import Theta
 from counterpoint.data.transitions import Transitions
-from counterpoint.models.base import Mechanism, Model, ModelRecipe
+from counterpoint.models.base import MechanismRecipe, Model, SubjectMechanism, Values
 from counterpoint.nets.training import Monitor
 from counterpoint.tasks.base import KnownSCM
 
 
-class KnownMechanism(Mechanism):
+class KnownMechanism(SubjectMechanism):
     """The task's own equation; where subjects differ, a subject's factor is its number in the population."""
 
     capturable = False
@@ -51,12 +51,8 @@ class KnownModel(Model):
     kind: ClassVar[str] = "known"
     mechanism: KnownMechanism
 
-    @property
-    def device(self) -> torch.device:
-        return self.mechanism.where.device
-
-    def sample(self, state: Any, action: Any, random: torch.Generator, theta: Theta = NO_THETA) -> Any:
-        asked, taken = self._asked(state, action)
+    def sample(self, state: Values, action: object, random: torch.Generator, theta: Theta = NO_THETA) -> Values:
+        asked, taken = self._query(state, action)
         factors = self._factors(theta, len(taken))
         noise = self.mechanism.prior(len(taken), random)
         return asked.restore(self._next(asked.values, taken, factors, noise), self.schema.states)
@@ -75,14 +71,14 @@ class KnownModel(Model):
 
 
 @dataclass(frozen=True)
-class TrueModel(ModelRecipe):
+class TrueModel(MechanismRecipe[KnownModel]):
     """Learns nothing: every job's model is the task itself. The ceiling of everything that is fitted."""
 
     task: KnownSCM
     population: bool = False
     """Whether subjects differ, as the task's `of_subjects` says."""
 
-    fitted: ClassVar[type[Model]] = KnownModel
+    fitted: ClassVar[type] = KnownModel
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -90,7 +86,7 @@ class TrueModel(ModelRecipe):
     def fit_many(self, jobs: Sequence[Job], monitor: Monitor = Monitor(), device: str = "cpu") -> list[KnownModel]:
         data = jobs[0].data
         width = data.state_size + data.action.shape[1] + self.population
-        models = [self._model(self.build(data.state_size, width, 1), job) for job in jobs]
+        models = [self.model(self.build(data.state_size, width, 1), job) for job in jobs]
         return [model.to(device) for model in models]  # pyright: ignore[reportReturnType]
 
     def build(self, state: int, context: int, members: int) -> KnownMechanism:

@@ -8,7 +8,7 @@ default SCM they are one network each, of the paper's widths and with its batch 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float
@@ -19,7 +19,7 @@ from counterpoint.core.settings import Positive, Widths, check_settings, checked
 from counterpoint.data.jobs import NO_THETA, Job, Padded, change_table, context, identity
 from counterpoint.data.shapes import Action, Reward, State, Theta
 from counterpoint.data.transitions import Transitions
-from counterpoint.models.base import Mechanism, Model, ModelRecipe, member_seeds, one_a_member
+from counterpoint.models.base import Mechanism, MechanismRecipe, Model, Values, member_seeds, repeated
 from counterpoint.nets.likelihood import Likelihood, fit_by_likelihood
 from counterpoint.nets.stacked import StackedMLP, Standardizer
 from counterpoint.nets.training import Monitor
@@ -110,45 +110,41 @@ class DynamicsModel(Model):
     mechanism: Mechanism
 
     @checked
-    def sample(self, state: Any, action: Any, random: torch.Generator, theta: Theta = NO_THETA) -> Any:
-        """A next state of each row, from a member picked at random for that row; states in any form, answered in kind.
+    def sample(self, state: Values, action: object, random: torch.Generator, theta: Theta = NO_THETA) -> Values:
+        """Draw a next state for each row from one member, which is picked at random for the row.
 
         Picking keeps the spread that a member has learned, and adds the members' disagreement; a mean of draws would
-        shrink the first and hide the second.
+        shrink the first and hide the second. `state` has any input type, and the result has the same.
         """
-        asked, taken = self._asked(state, action)
-        factors = self._factors(theta, len(taken))
-        return asked.restore(self._drawn(asked.values, taken, factors, random), self.schema.states)
+        query, actions = self._query(state, action)
+        factors = self._factors(theta, len(actions))
+        return query.restore(self._next_state(query.values, actions, factors, random), self.schema.states)
 
     @torch.no_grad()
-    def _drawn(self, state: State, action: Action, theta: Theta, random: torch.Generator) -> State:
-        after = self._by_chunks(lambda s, a, t: self._pick(s, a, t, random), state, action, theta)
-        return self._held(after, state, action)
+    def _next_state(self, state: State, action: Action, theta: Theta, random: torch.Generator) -> State:
+        after = self._by_chunks(lambda s, a, t: self._draw(s, a, t, random), state, action, theta)
+        return self.schema.held(after, state, action)
 
     def imagine(
-        self,
-        rows: Transitions,
-        action: Float[Tensor, "n m a"],
-        random: torch.Generator,
-        theta: Theta = NO_THETA,
+        self, rows: Transitions, action: Float[Tensor, "n m a"], random: torch.Generator, theta: Theta = NO_THETA
     ) -> Float[Tensor, "n m s"]:
-        """Next states under other actions: drawn afresh, blind to what followed in the row."""
+        """Draw next states of each row under m alternative actions, with fresh noise: no counterfactuals."""
         factors = self._factors(theta, len(rows), rows)
         state, factors = (x.repeat_interleave(action.shape[1], 0) for x in (rows.state, factors))
-        return self._drawn(state, action.flatten(0, 1), factors, random).view(*action.shape[:2], -1)
+        return self._next_state(state, action.flatten(0, 1), factors, random).view(*action.shape[:2], -1)
 
-    def _pick(self, state: Tensor, action: Tensor, theta: Tensor, random: torch.Generator) -> Tensor:
+    def _draw(self, state: Tensor, action: Tensor, theta: Tensor, random: torch.Generator) -> Tensor:
         members = self.mechanism.members
-        told = context(state, action, theta=theta).expand(members, -1, -1)
-        chance = self.mechanism.prior(members * len(state), random).unflatten(0, (members, -1))
-        drawn = self.mechanism.predict(told, state.expand(members, -1, -1), chance)
+        inputs = context(state, action, theta=theta).expand(members, -1, -1)
+        noise = self.mechanism.prior(members * len(state), random).unflatten(0, (members, -1))
+        drawn = self.mechanism.predict(inputs, state.expand(members, -1, -1), noise)
         picked = torch.randint(members, (len(state),), generator=random, device=random.device).to(state.device)
         return drawn[picked, torch.arange(len(state), device=state.device)]
 
 
 @dataclass(frozen=True)
-class DynamicsRecipe(ModelRecipe):
-    """What the baselines share; the paper's networks are 2 × 300, linear + batch norm + ReLU (appendix)."""
+class DynamicsRecipe(MechanismRecipe[DynamicsModel]):
+    """Base class of the baselines' recipes; the paper's networks are 2 × 300, linear + batch norm + ReLU (appendix)."""
 
     ensemble: Positive = 1
     """Members; planners use several, the paper's baselines one."""
@@ -159,7 +155,7 @@ class DynamicsRecipe(ModelRecipe):
     likelihood: Likelihood = Likelihood()
     """How it is fitted."""
 
-    fitted: ClassVar[type[Model]] = DynamicsModel
+    fitted: ClassVar[type] = DynamicsModel
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -172,8 +168,8 @@ class DynamicsRecipe(ModelRecipe):
         tables, seeds = [change_table(job) for job in jobs], member_seeds(jobs, self.ensemble)
         state, context = tables[0]["y"].shape[1], tables[0]["context"].shape[1]
         mechanism = self.build(state, context, len(seeds)).to(device_of(device))
-        stacked, known = one_a_member(tables, self.ensemble), identity(self, jobs)
-        fit_by_likelihood(mechanism.network, stacked, seeds, self.likelihood, known, monitor)
+        stacked = repeated(tables, self.ensemble)
+        fit_by_likelihood(mechanism.network, stacked, seeds, self.likelihood, identity(self, jobs), monitor)
         return self.cut(mechanism, jobs)
 
     def build(self, state: int, context: int, members: int) -> HeadMechanism:

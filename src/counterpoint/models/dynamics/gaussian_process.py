@@ -25,7 +25,7 @@ from counterpoint.core.artifacts import device_of
 from counterpoint.core.errors import require
 from counterpoint.core.settings import Positive, Rate, check_settings
 from counterpoint.data.jobs import Job, Padded, change_table, identity, pad
-from counterpoint.models.base import Mechanism, Model, ModelRecipe
+from counterpoint.models.base import Mechanism, MechanismRecipe
 from counterpoint.models.dynamics.base import DynamicsModel, normal
 from counterpoint.nets.learner import Learner
 from counterpoint.nets.optimizers import adam
@@ -236,7 +236,7 @@ class ProcessMechanism(Mechanism):
 
 @final
 @dataclass(frozen=True)
-class GaussianProcess(ModelRecipe):
+class GaussianProcess(MechanismRecipe[DynamicsModel]):
     """An exact Gaussian process a state column, for tables of few rows; the seed changes nothing."""
 
     schedule: Schedule = Schedule(steps=100, check_every=20, rate="linear", log_every=20)
@@ -246,7 +246,7 @@ class GaussianProcess(ModelRecipe):
     most: Positive = 2000
     """Rows beyond which a table is refused: time grows with their cube, memory and prediction with their square."""
 
-    fitted: ClassVar[type[Model]] = DynamicsModel
+    fitted: ClassVar[type] = DynamicsModel
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -262,7 +262,7 @@ class GaussianProcess(ModelRecipe):
         mechanism.condition(*rows)
         return self.cut(mechanism.to(torch.get_default_dtype()), jobs)
 
-    def cut(self, stack: ProcessMechanism, jobs: Sequence[Job]) -> list[Any]:
+    def cut(self, stack: Mechanism, jobs: Sequence[Job]) -> list[DynamicsModel]:
         """A fitted model for every job, which holds the job's own rows alone."""
         models = super().cut(stack, jobs)
         for model in models:

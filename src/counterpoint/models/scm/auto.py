@@ -1,9 +1,9 @@
-"""Choosing an SCM by what the data can tell: how well each candidate foresees rows it has not seen, never by the truth.
+"""Model selection among SCM recipes by the held-out log density of their predictions.
 
-Every candidate is fitted on most of the subjects and judged on the others by the log density it gives their rows; one
-that has no density (an adversarial model) is judged by its energy score, E‖X − s'‖ − ½E‖X − X'‖ with X, X' drawn from
-the model (Gneiting & Raftery 2007). The plainest candidate that chance cannot tell from the best is taken and fitted on
-all rows.
+Every candidate is fitted on most of the subjects and scored on the others by the log density of their rows; one that
+has no density (an adversarial model) is scored by its energy score, E‖X − s'‖ − ½E‖X − X'‖ with X, X' drawn from
+the model (Gneiting & Raftery 2007). The simplest candidate that is within `CLEAR` standard errors
+of the best is selected and fitted on all rows.
 """
 
 import math
@@ -19,7 +19,8 @@ from counterpoint.core.seeding import derive, generator
 from counterpoint.core.settings import Share, check_settings
 from counterpoint.data.jobs import Job, context
 from counterpoint.data.transitions import Transitions
-from counterpoint.models.scm.base import SCMRecipe, StructuralCausalModel, StructuralMechanism, spread
+from counterpoint.models.base import Candidate, Recipe, Selection
+from counterpoint.models.scm.base import StructuralCausalModel, spread
 from counterpoint.models.scm.density import DensitySCM, LawMechanism, default_scm
 from counterpoint.nets.laws import Gaussian, Spline
 from counterpoint.nets.likelihood import held_out_last
@@ -28,54 +29,22 @@ from counterpoint.nets.training import Monitor
 DRAWS = 16
 """Pairs of next states drawn for every row of the energy score."""
 CLEAR = 2.0
-"""Standard errors that a difference must have before it counts."""
+"""Standard errors above which a difference counts."""
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """What held-out rows say of one recipe."""
+class AutoSCM(Recipe[StructuralCausalModel]):
+    """Fit the candidates, compare them on held-out rows, and keep the simplest of the best.
 
-    name: str
-    log_likelihood: float | None
-    """Mean log density of a held-out row; none where the model has no density."""
-    energy_score: float
-    """Mean energy score of a held-out row, in standard deviations of the change; lower is better."""
-    behind: float
-    """How far the score it is judged by is behind the best candidate's, in standard errors; negative if ahead."""
+    The fitted model's `selection` holds the scores, and its `structure` the recipe that was selected.
+    """
 
-
-@dataclass(frozen=True)
-class Choice(SCMRecipe):
-    """A recipe that was chosen among candidates, with the evidence; it stands in the fitted model's header."""
-
-    took: SCMRecipe
-    """The recipe that was taken."""
-    candidates: tuple[Candidate, ...]
-    """All that were compared, the plainest first."""
-    why: str
-    """The choice in words."""
-
-    def fit_many(
-        self, jobs: Sequence[Job], monitor: Monitor = Monitor(), device: str = "cpu"
-    ) -> list[StructuralCausalModel]:
-        """Fit the recipe that was taken; nothing is compared again."""
-        fitted = self.took.fit_many(jobs, monitor, device)
-        return [model.with_recipe(replace(self, took=model.recipe)) for model in fitted]
-
-    @property
-    def structure(self) -> SCMRecipe:
-        return self.took
-
-    def build(self, state: int, context: int, members: int) -> StructuralMechanism:
-        return self.took.build(state, context, members)
-
-
-@dataclass(frozen=True)
-class AutoSCM(SCMRecipe):
-    """Fit the candidates, compare them on held-out rows, keep the plainest of the best."""
-
-    candidates: tuple[SCMRecipe, ...] = (replace(default_scm(), law=Gaussian()), default_scm(), DensitySCM(Spline()))
-    """The recipes to choose from, the plainest first."""
+    candidates: tuple[Recipe[StructuralCausalModel], ...] = (
+        replace(default_scm(), law=Gaussian()),
+        default_scm(),
+        DensitySCM(Spline()),
+    )
+    """The recipes to choose from, the simplest first."""
     held_out: Share = 0.2
     """Share of the rows, by whole subjects, that the candidates are compared on."""
 
@@ -87,38 +56,28 @@ class AutoSCM(SCMRecipe):
     def fit_many(
         self, jobs: Sequence[Job], monitor: Monitor = Monitor(), device: str = "cpu"
     ) -> list[StructuralCausalModel]:
-        choices = self.choose(jobs, monitor, device)
+        selections = self.select(jobs, monitor, device)
         models: dict[int, StructuralCausalModel] = {}
         for number, recipe in enumerate(self.candidates):
-            mine = [i for i, choice in enumerate(choices) if choice.took is recipe]
-            if mine:
-                fitted = recipe.fit_many([jobs[i] for i in mine], monitor.stage(f"taken{number}"), device)
-                models |= {i: _as_chosen(model, choices[i]) for i, model in zip(mine, fitted, strict=True)}
-        return [models[i] for i in range(len(jobs))]
+            chosen = [i for i, selection in enumerate(selections) if selection.recipe is recipe]
+            if chosen:
+                fitted = recipe.fit_many([jobs[i] for i in chosen], monitor.stage(f"taken{number}"), device)
+                models |= zip(chosen, fitted, strict=True)
+        return [models[i].with_recipe(self, selection) for i, selection in enumerate(selections)]
 
-    def build(self, state: int, context: int, members: int) -> StructuralMechanism:
-        raise CounterpointError(
-            "AutoSCM has no mechanism of its own; fit it, and use the recipe of the model it returns"
-        )
-
-    def choose(self, jobs: Sequence[Job], monitor: Monitor = Monitor(), device: str = "cpu") -> list[Choice]:
-        """What each job's own rows say for each candidate, without the last fit on all rows."""
+    def select(self, jobs: Sequence[Job], monitor: Monitor = Monitor(), device: str = "cpu") -> list[Selection]:
+        """Compare the candidates on held-out rows of every job, without the last fit on all rows."""
         splits = [_split(job, self.held_out) for job in jobs]
-        scores: list[list[Scores]] = [[] for _ in jobs]
+        scores: list[list[HeldOutScores]] = [[] for _ in jobs]
         for number, recipe in enumerate(self.candidates):
-            models = recipe.fit_many([kept for kept, _ in splits], monitor.stage(f"candidate{number}"), device)
-            for job_scores, model, (_, judged) in zip(scores, models, splits, strict=True):
-                job_scores.append(held_out_scores(model, judged))
-        return [_choice(self.candidates, each) for each in scores]
-
-
-def _as_chosen(model: StructuralCausalModel, choice: Choice) -> StructuralCausalModel:
-    """The model with the evidence for it; a state with categories was fitted by a recipe of its own."""
-    return model.with_recipe(replace(choice, took=model.recipe))
+            models = recipe.fit_many([learned for learned, _ in splits], monitor.stage(f"candidate{number}"), device)
+            for job_scores, model, (_, held_out) in zip(scores, models, splits, strict=True):
+                job_scores.append(held_out_scores(model, held_out))
+        return [_selection(self.candidates, job_scores) for job_scores in scores]
 
 
 @dataclass(frozen=True)
-class Scores:
+class HeldOutScores:
     """The scores of every held-out row; higher is better in both."""
 
     log_likelihood: Float[Tensor, " n"] | None
@@ -126,19 +85,19 @@ class Scores:
 
 
 @torch.no_grad()
-def held_out_scores(model: StructuralCausalModel, job: Job) -> Scores:
-    """How well `model` foresaw the job's rows."""
+def held_out_scores(model: StructuralCausalModel, job: Job) -> HeldOutScores:
+    """Scores of the model's predictions for the job's rows."""
     rows, theta, log_likelihood = job.data, job.rows_theta, None
     if isinstance(model.mechanism, LawMechanism):
         log_likelihood = _log_density(model.mechanism, rows.to(model.device), theta.to(model.device)).cpu()
-    return Scores(log_likelihood, -_energy(model, rows, theta, derive(job.seed, "energy")))
+    return HeldOutScores(log_likelihood, -_energy(model, rows, theta, derive(job.seed, "energy")))
 
 
 def _log_density(mechanism: LawMechanism, rows: Transitions, theta: Tensor) -> Float[Tensor, " n"]:
     """Log of the members' mean density."""
-    told = context(rows.state, rows.action, theta=theta).expand(mechanism.members, -1, -1)
+    inputs = context(rows.state, rows.action, theta=theta).expand(mechanism.members, -1, -1)
     change = (rows.next_state - rows.state).expand(mechanism.members, -1, -1)
-    density = mechanism.law.log_prob(told, change).sum(-1)
+    density = mechanism.law.log_prob(inputs, change).sum(-1)
     return torch.logsumexp(density, 0) - math.log(mechanism.members)
 
 
@@ -153,7 +112,7 @@ def _energy(model: StructuralCausalModel, rows: Transitions, theta: Tensor, seed
     return total / DRAWS
 
 
-def _choice(recipes: Sequence[SCMRecipe], scores: Sequence[Scores]) -> Choice:
+def _selection(recipes: Sequence[Recipe[StructuralCausalModel]], scores: Sequence[HeldOutScores]) -> Selection:
     best = _best(scores)
     behind = [_behind(each, scores[best]) for each in scores]
     taken = next(i for i, distance in enumerate(behind) if distance <= CLEAR)
@@ -167,10 +126,10 @@ def _choice(recipes: Sequence[SCMRecipe], scores: Sequence[Scores]) -> Choice:
         )
         for name, s, distance in zip(names, scores, behind, strict=True)
     )
-    return Choice(recipes[taken], candidates, _why(names, behind, best, taken, len(scores[best].negative_energy)))
+    return Selection(recipes[taken], candidates, _why(names, behind, best, taken, len(scores[best].negative_energy)))
 
 
-def _best(scores: Sequence[Scores]) -> int:
+def _best(scores: Sequence[HeldOutScores]) -> int:
     """The highest likelihood; a model without one is best only where it is clearly ahead in the energy score."""
     with_density = [i for i, each in enumerate(scores) if each.log_likelihood is not None]
     if not with_density:
@@ -182,7 +141,7 @@ def _best(scores: Sequence[Scores]) -> int:
     return best
 
 
-def _behind(one: Scores, other: Scores) -> float:
+def _behind(one: HeldOutScores, other: HeldOutScores) -> float:
     """Standard errors by which `one` is behind `other`, row by row, in the score that both have."""
     if one.log_likelihood is not None and other.log_likelihood is not None:
         difference = other.log_likelihood - one.log_likelihood
@@ -196,14 +155,14 @@ def _why(names: Sequence[str], behind: Sequence[float], best: int, taken: int, r
     if taken == best:
         others = [f"{name} by {d:.1f}" for name, d in zip(names, behind, strict=True) if d > 0]
         against = f", ahead of {' and '.join(others)} standard errors" if others else ""
-        return f"{names[taken]} foresaw {rows} held-out rows best{against}."
+        return f"{names[taken]} predicts {rows} held-out rows best{against}."
     return (
-        f"{names[best]} foresaw {rows} held-out rows best, but {names[taken]} is plainer and only"
-        f" {behind[taken]:.1f} standard errors behind, which chance explains."
+        f"{names[best]} predicts {rows} held-out rows best, but {names[taken]} is simpler and only"
+        f" {behind[taken]:.1f} standard errors behind."
     )
 
 
-def name_of(recipe: SCMRecipe) -> str:
+def name_of(recipe: Recipe[StructuralCausalModel]) -> str:
     """A recipe in a word or two."""
     if not isinstance(recipe, DensitySCM):
         return type(recipe).__name__
@@ -211,11 +170,11 @@ def name_of(recipe: SCMRecipe) -> str:
 
 
 def _split(job: Job, held_out: float) -> tuple[Job, Job]:
-    """The job's real rows with a next state, cut in two between subjects."""
+    """The job's real rows with a next state as two jobs, no subject in both: to learn from, and to score."""
     job = job[~job.data.imagined & job.data.has_next]
     order, kept = held_out_last(job.data.subject, held_out, derive(job.seed, "auto"))
     if kept < 2 or kept > len(order) - 2:
         raise CounterpointError(f"{len(order)} rows cannot be split with held_out={held_out}; give more rows")
     parts = (("kept", order[:kept]), ("judged", order[kept:]))
-    learned, judged = (replace(job[rows], seed=derive(job.seed, name)) for name, rows in parts)
-    return learned, judged
+    learned, held_out_job = (replace(job[rows], seed=derive(job.seed, name)) for name, rows in parts)
+    return learned, held_out_job

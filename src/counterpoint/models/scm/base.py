@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, final
+from typing import ClassVar, final, overload
 
 import torch
 from jaxtyping import Float
@@ -19,11 +19,11 @@ from counterpoint.data.schema import Column, agree
 from counterpoint.data.shapes import Action, State, Theta
 from counterpoint.data.spaces import check_actions
 from counterpoint.data.transitions import Transitions
-from counterpoint.models.base import Mechanism, Model, ModelRecipe
+from counterpoint.models.base import Mechanism, MechanismRecipe, Model, Values
 
 
 class StructuralMechanism(Mechanism):
-    """f and its inverse for M ensemble members."""
+    """f and its inverse in the noise, for M ensemble members."""
 
     noise_width: int
 
@@ -34,14 +34,14 @@ class StructuralMechanism(Mechanism):
 
     @property
     def noise_columns(self) -> list[int]:
-        """The state column that each noise moves."""
+        """The state column that each noise column belongs to."""
         return list(range(self.noise_width))
 
     @abstractmethod
     def abduct(
         self, context: Float[Tensor, "m n c"], state: Float[Tensor, "m n s"], next_state: Float[Tensor, "m n s"]
     ) -> Float[Tensor, "m n u"]:
-        """The noise of every member for what was seen."""
+        """Every member's noise for the observed transitions."""
 
     def counterfactual(
         self,
@@ -50,16 +50,16 @@ class StructuralMechanism(Mechanism):
         next_state: Float[Tensor, "m n s"],
         others: Sequence[Float[Tensor, "m n c"]],
     ) -> list[Float[Tensor, "m n s"]]:
-        """Every member's next states in other contexts, given what was seen in its own."""
+        """Every member's next states in the contexts `others`, given the observed transitions."""
         noise = self.abduct(context, state, next_state)
         return [self.predict(other, state, noise) for other in others]
 
     def combine(self, predictions: Float[Tensor, "m n s"]) -> State:
-        """What the ensemble says: the mean of its members."""
+        """The ensemble's prediction: the mean of its members."""
         return predictions.mean(0)
 
     def prior(self, count: int, random: torch.Generator) -> Float[Tensor, "n u"]:
-        """One draw a row; every member is given the same draw."""
+        """One draw a row, which every member shares."""
         return torch.randn(count, self.noise_width, generator=random, device=random.device)
 
     def posterior(
@@ -69,13 +69,13 @@ class StructuralMechanism(Mechanism):
         next_state: Float[Tensor, "m n s"],
         random: torch.Generator,
     ) -> Float[Tensor, "m n u"]:
-        """A draw of the noise given what was seen (Remark 4); the abducted point where the posterior is one."""
+        """A draw of the noise given the transitions (Remark 4); `abduct` where the posterior is a point."""
         return self.abduct(context, state, next_state)
 
 
 @final
 class StructuralCausalModel(Model):
-    """A fitted SCM. Noise is a table [n, M·u]: the M ensemble members' noises side by side, so that it can be stored.
+    """A fitted SCM. A noise table [n, M·u] holds the noises of the M ensemble members side by side.
 
     A counterfactual is the mean over members of each member's own abduction, action and prediction. It therefore
     returns the factual next state for the factual action wherever the members abduct exactly.
@@ -86,34 +86,52 @@ class StructuralCausalModel(Model):
 
     @torch.no_grad()
     def abduct(self, rows: Transitions, theta: Theta = NO_THETA) -> Float[Tensor, "n mu"]:
-        """Step 1: the noise that explains each row. Rows without a next state have none and are refused."""
+        """Step 1: the noise that explains each row. Rows without a next state are refused."""
         self._check(rows)
         factors = self._factors(theta, len(rows), rows)
-        return self._by_chunks(self._abduct, rows.state, rows.action, rows.next_state, factors)
 
-    def predict(self, state: Any, action: Any, noise: Any, theta: Theta = NO_THETA) -> Any:
-        """Steps 2 and 3: the next state under an action, given the noise; states in any form, answered in kind."""
-        asked, taken = self._asked(state, action)
-        luck = convert_states(noise, self._noise_columns(), "noise").values
-        require(len(luck) == len(taken), f"{len(luck)} rows of noise for {len(taken)} states; give one for each")
-        return asked.restore(self._after(asked.values, taken, luck, theta), self.schema.states)
+        def noise_of(state: Tensor, action: Tensor, next_state: Tensor, theta: Tensor) -> Tensor:
+            return _flat(self.mechanism.abduct(*self._transition(state, action, theta, next_state)))
 
-    def counterfactual(self, rows: Transitions, action: Any, theta: Theta = NO_THETA) -> Any:
-        """What would have followed in each row, had `action` been taken: one for each row, or one for all of them.
+        return self._by_chunks(noise_of, rows.state, rows.action, rows.next_state, factors)
 
-        A tensor or an array of actions gives next states in kind, a DataFrame with the table's action columns likewise.
+    def predict(self, state: Values, action: object, noise: object, theta: Theta = NO_THETA) -> Values:
+        """Steps 2 and 3: the next state under an action, given the noise.
+
+        Args:
+            state: States as a tensor, an array, a list or a DataFrame; the result has the same type.
+            action: One action for all rows, or one for each row.
+            noise: A noise table, as `abduct` and `prior` return it.
+            theta: Subject factors, where the model has any.
+        """
+        query, actions = self._query(state, action)
+        values = convert_states(noise, self._noise_columns(), "noise").values
+        require(len(values) == len(actions), f"{len(values)} rows of noise for {len(actions)} states; give one a state")
+        return query.restore(self._next_state(query.values, actions, values, theta), self.schema.states)
+
+    @overload
+    def counterfactual(self, rows: Transitions, action: str | float, theta: Theta = NO_THETA) -> Tensor: ...  # pyright: ignore[reportOverlappingOverload]
+    @overload
+    def counterfactual(self, rows: Transitions, action: Values, theta: Theta = NO_THETA) -> Values: ...
+    def counterfactual(self, rows: Transitions, action: object, theta: Theta = NO_THETA) -> object:
+        """What the next state of each row would have been under `action`.
+
+        Args:
+            rows: Observed transitions, each with a next state.
+            action: One action for each row, or one for all. The result has its type: a tensor, an array, or a DataFrame
+                of the table's columns; a label or a number gives a tensor.
+            theta: Subject factors; inferred from `rows` where they are left out.
         """
         self._check(rows)
-        asked = convert_actions(action, self.schema, len(rows))
-        taken = asked.values.to(rows.state).expand(len(rows), -1)
-        after = self._counterfactual(rows, taken[:, None], theta)[:, 0]
-        return after if isinstance(action, str | int | float) else asked.restore(after, self.schema.states)
+        query = convert_actions(action, self.schema, len(rows))
+        actions = query.values.to(rows.state).expand(len(rows), -1)
+        after = self._counterfactual(rows, actions[:, None], theta)[:, 0]
+        return after if isinstance(action, str | int | float) else query.restore(after, self.schema.states)
 
     @torch.no_grad()
-    def _after(self, state: State, action: Action, noise: Float[Tensor, "n mu"], theta: Theta) -> State:
-        """The next states of rows that are known to fit."""
-        after = self._by_chunks(self._predict, state, action, noise, self._factors(theta, len(state)))
-        return self._held(after, state, action)
+    def _next_state(self, state: State, action: Action, noise: Float[Tensor, "n mu"], theta: Theta) -> State:
+        factors = self._factors(theta, len(state))
+        return self.schema.held(self._by_chunks(self._predict, state, action, noise, factors), state, action)
 
     def _noise_columns(self) -> list[Column]:
         return [Column(f"noise_{i}") for i in range(self.mechanism.members * self.mechanism.noise_width)]
@@ -124,63 +142,50 @@ class StructuralCausalModel(Model):
         self._check(rows)
         factors = self._factors(theta, len(rows), rows)
 
-        def drawn(state: Tensor, action: Tensor, next_state: Tensor, theta: Tensor) -> Tensor:
-            told, (before, after) = self._stack(state, action, theta, next_state)
-            return _flat(self.mechanism.posterior(told, before, after, random))
+        def noise_of(state: Tensor, action: Tensor, next_state: Tensor, theta: Tensor) -> Tensor:
+            return _flat(self.mechanism.posterior(*self._transition(state, action, theta, next_state), random))
 
-        return self._by_chunks(drawn, rows.state, rows.action, rows.next_state, factors)
+        return self._by_chunks(noise_of, rows.state, rows.action, rows.next_state, factors)
 
     def prior(self, count: int, random: torch.Generator) -> Float[Tensor, "n mu"]:
-        """Fresh noise that knows nothing of any row; the same draw for every ensemble member."""
+        """Draw fresh noise of `count` rows; all ensemble members share a row's draw."""
         return self.mechanism.prior(count, random).repeat(1, self.mechanism.members)
 
     @checked
-    def sample(self, state: Any, action: Any, random: torch.Generator, theta: Theta = NO_THETA) -> Any:
-        """A next state with fresh noise: simulation, not a counterfactual; states in any form, answered in kind."""
-        asked, taken = self._asked(state, action)
-        drawn = self.prior(len(taken), random).to(asked.values)
-        return asked.restore(self._after(asked.values, taken, drawn, theta), self.schema.states)
+    def sample(self, state: Values, action: object, random: torch.Generator, theta: Theta = NO_THETA) -> Values:
+        query, actions = self._query(state, action)
+        noise = self.prior(len(actions), random).to(query.values)
+        return query.restore(self._next_state(query.values, actions, noise, theta), self.schema.states)
 
     def imagine(
-        self,
-        rows: Transitions,
-        action: Float[Tensor, "n m a"],
-        random: torch.Generator,
-        theta: Theta = NO_THETA,
+        self, rows: Transitions, action: Float[Tensor, "n m a"], random: torch.Generator, theta: Theta = NO_THETA
     ) -> Float[Tensor, "n m s"]:
-        """Next states under several other actions for each row: counterfactuals, which need no luck."""
+        """Counterfactual next states of each row under m alternative actions; `random` is not used."""
         self._check(rows)
         check_actions(self.actions, action.flatten(0, 1))
         return self._counterfactual(rows, action, theta)
 
     @torch.no_grad()
     def _counterfactual(self, rows: Transitions, action: Float[Tensor, "n m a"], theta: Theta) -> Tensor:
-        """What rows that are known to fit would have led to."""
         factors = self._factors(theta, len(rows), rows)
-        told = rows.state, rows.action, rows.next_state, action, factors
-        after = self._by_chunks(self._counterfactual_piece, *told)
-        return self._held(after, rows.state[:, None].expand(*after.shape), action)
 
-    def _counterfactual_piece(
-        self, state: Tensor, action: Tensor, next_state: Tensor, others: Tensor, theta: Tensor
-    ) -> Float[Tensor, "n m s"]:
-        told, (before, after) = self._stack(state, action, theta, next_state)
-        contexts = [self._stack(state, other, theta)[0] for other in others.unbind(1)]
-        answers = self.mechanism.counterfactual(told, before, after, contexts)
-        return torch.stack([self.mechanism.combine(each) for each in answers], 1)
+        def next_states(state: Tensor, action: Tensor, next_state: Tensor, others: Tensor, theta: Tensor) -> Tensor:
+            contexts = [self._context(state, other, theta) for other in others.unbind(1)]
+            transition = self._transition(state, action, theta, next_state)
+            predictions = self.mechanism.counterfactual(*transition, contexts)
+            return torch.stack([self.mechanism.combine(members) for members in predictions], 1)
+
+        after = self._by_chunks(next_states, rows.state, rows.action, rows.next_state, action, factors)
+        return self.schema.held(after, rows.state[:, None].expand(*after.shape), action)
 
     def member_predictions(
-        self,
-        state: State,
-        action: Action,
-        noise: Float[Tensor, "m n u"],
-        theta: Theta = NO_THETA,
+        self, state: State, action: Action, noise: Float[Tensor, "m n u"], theta: Theta = NO_THETA
     ) -> Float[Tensor, "m n s"]:
-        """Every member's next state under its own noise, before they are combined; gradients flow."""
-        told, (before,) = self._stack(state, action, theta)
-        after, known = self.mechanism.predict(told, before, noise), self.schema.knowledge
-        taken = action.expand(*before.shape[:-1], -1)
-        return known.carry(after, before, taken, self.state_names, self.schema.action_names)
+        """Every member's next state under its own noise, not combined and differentiable."""
+        before = state.expand(self.mechanism.members, -1, -1)
+        after = self.mechanism.predict(self._context(state, action, theta), before, noise)
+        actions = action.expand(*before.shape[:-1], -1)
+        return self.schema.knowledge.carry(after, before, actions, self.state_names, self.schema.action_names)
 
     def _check(self, rows: Transitions) -> None:
         require(isinstance(rows, Transitions), f"rows are a {type(rows).__name__}; load them with from_dataframe")
@@ -190,27 +195,28 @@ class StructuralCausalModel(Model):
             missing = int((~rows.has_next).nonzero()[0])
             raise CounterpointError(f"row {missing} has no next state to abduct from; pass rows.with_next()")
 
-    def _abduct(self, state: Tensor, action: Tensor, next_state: Tensor, theta: Tensor) -> Tensor:
-        told, (state, next_state) = self._stack(state, action, theta, next_state)
-        return _flat(self.mechanism.abduct(told, state, next_state))
-
     def _predict(self, state: Tensor, action: Tensor, noise: Tensor, theta: Tensor) -> Tensor:
         stacked = noise.view(len(noise), self.mechanism.members, self.mechanism.noise_width).transpose(0, 1)
         return self.mechanism.combine(self.member_predictions(state, action, stacked, theta))
 
-    def _stack(self, state: Tensor, action: Tensor, theta: Tensor, *more: Tensor) -> tuple[Tensor, list[Tensor]]:
-        members = self.mechanism.members
-        told = context(state, action, theta=theta).expand(members, -1, -1)
-        return told, [table.expand(members, -1, -1) for table in (state, *more)]
+    def _context(self, state: Tensor, action: Tensor, theta: Tensor) -> Float[Tensor, "m n c"]:
+        return context(state, action, theta=theta).expand(self.mechanism.members, -1, -1)
+
+    def _transition(
+        self, state: Tensor, action: Tensor, theta: Tensor, next_state: Tensor
+    ) -> tuple[Float[Tensor, "m n c"], Float[Tensor, "m n s"], Float[Tensor, "m n s"]]:
+        """Context, state and next state, once for every member."""
+        before, after = (table.expand(self.mechanism.members, -1, -1) for table in (state, next_state))
+        return self._context(state, action, theta), before, after
 
 
-class SCMRecipe(ModelRecipe):
-    """A recipe whose fitted model abducts."""
+class SCMRecipe(MechanismRecipe[StructuralCausalModel]):
+    """A recipe whose mechanism abducts, so that its fitted model is a `StructuralCausalModel`."""
 
-    fitted: ClassVar[type[Model]] = StructuralCausalModel
+    fitted: ClassVar[type] = StructuralCausalModel
 
     @abstractmethod
-    def build(self, state: int, context: int, members: int) -> Any: ...
+    def build(self, state: int, context: int, members: int) -> StructuralMechanism: ...
 
 
 def _flat(noise: Float[Tensor, "m n u"]) -> Float[Tensor, "n mu"]:
@@ -218,6 +224,6 @@ def _flat(noise: Float[Tensor, "m n u"]) -> Float[Tensor, "n mu"]:
 
 
 def spread(change: State) -> Float[Tensor, " s"]:
-    """Standard deviation of each column; infinite where it never changes, so that it counts for nothing."""
+    """Standard deviation of each column; infinite where a column is constant, so that dividing by it gives 0."""
     deviation = change.std(0)
     return torch.where(deviation > 0, deviation, torch.inf)

@@ -25,6 +25,7 @@ from counterpoint.models.scm.bicogan_networks import (
     AdversarialMechanism,
     ConditionalEncoder,
     PaperEncoder,
+    SubjectAdversarialMechanism,
     normalised,
 )
 from counterpoint.models.scm.lstm_factor import FactorTraining, Histories, LSTMFactor, WindowFactors
@@ -37,6 +38,7 @@ class AdversarialSCM(SCMRecipe):
     """What the two recipes share: every job is one member of one stack, trained in one loop."""
 
     abduction: Literal["encoder", "inversion"]
+    change: bool
     factor: LSTMFactor | None
     training: Adversarial
 
@@ -47,14 +49,14 @@ class AdversarialSCM(SCMRecipe):
 
     def reread(self, model: StructuralCausalModel) -> StructuralCausalModel:
         """A model of the same training, with its noise abducted as this recipe says."""
-        found = model.recipe
+        recipe, trained = model.recipe, model.mechanism
         require(
-            isinstance(found, AdversarialSCM) and found.trained == self.trained,
+            isinstance(recipe, AdversarialSCM) and recipe.trained == self.trained,
             "the model was trained by another recipe; fit this one",
         )
-        weights, shape = model.mechanism.state_dict(), (len(model.state_names), model.mechanism.context_width)
-        own = with_weights(self.build(*shape, model.mechanism.members), weights)
-        return StructuralCausalModel(self, own, model.schema, model.origin, model.fitted_rows)
+        mechanism = self.build(len(model.state_names), trained.context_width, trained.members)
+        mechanism = with_weights(mechanism, trained.state_dict())
+        return StructuralCausalModel(self, mechanism, model.schema, model.origin, model.fitted_rows)
 
     @abstractmethod
     def build(self, state: int, context: int, members: int) -> AdversarialMechanism: ...
@@ -96,8 +98,19 @@ class AdversarialSCM(SCMRecipe):
         require(job.theta.shape[1] == 0, "theta is given and `factor` would learn it; leave one of them out")
         return replace(job, theta=torch.zeros(1, self.factor.factors))
 
-    def _factors(self, context: int, members: int) -> WindowFactors | None:
-        return None if self.factor is None else WindowFactors(members, context - self.factor.factors, self.factor)
+    def _mechanism(
+        self,
+        generator: PaperGenerator | DiagonalGenerator,
+        encoder: PaperEncoder | ConditionalEncoder,
+        shape: tuple[int, int, int],
+    ) -> AdversarialMechanism:
+        """The mechanism of these networks, which infers subject factors where `factor` asks for it."""
+        settings = self.abduction == "inversion", self.change
+        if self.factor is None:
+            return AdversarialMechanism(generator, encoder, shape, *settings)
+        members, context, _ = shape
+        factor = WindowFactors(members, context - self.factor.factors, self.factor)
+        return SubjectAdversarialMechanism(generator, encoder, shape, *settings, factor)
 
     def factoring(self, mechanism: AdversarialMechanism, jobs: Sequence[Job]) -> FactorTraining | None:
         """What the factors are learned from, where they are learned."""
@@ -151,9 +164,7 @@ class BiCoGAN(AdversarialSCM):
     def build(self, state: int, context: int, members: int) -> AdversarialMechanism:
         generator = PaperGenerator(members, context, state, self.generator_hidden)
         encoder = PaperEncoder(members, context, state, self.encoder_hidden)
-        shape = members, context, state
-        inversion, factor = self.abduction == "inversion", self._factors(context, members)
-        return AdversarialMechanism(generator, encoder, shape, inversion, self.change, factor)
+        return self._mechanism(generator, encoder, (members, context, state))
 
     def discriminator(self, state: int, context: int, members: int) -> StackedMLP:
         return normalised(members, context + 2 * state, self.discriminator_hidden, 1)
@@ -201,9 +212,7 @@ class ConditionalBiCoGAN(AdversarialSCM):
     def build(self, state: int, context: int, members: int) -> AdversarialMechanism:
         generator = DiagonalGenerator(members, context, state, self.generator_hidden, self.monotone_width)
         encoder = ConditionalEncoder(members, context, state, self.encoder_hidden)
-        shape = members, context, state
-        inversion, factor = self.abduction == "inversion", self._factors(context, members)
-        return AdversarialMechanism(generator, encoder, shape, inversion, self.change, factor)
+        return self._mechanism(generator, encoder, (members, context, state))
 
     def discriminator(self, state: int, context: int, members: int) -> StackedMLP:
         return StackedMLP(members, context + 2 * state, self.discriminator_hidden, 1, nn.LeakyReLU)
@@ -229,5 +238,5 @@ def _initialise(mechanism: AdversarialMechanism, discriminator: StackedMLP, seed
     initialise(mechanism.generator, [derive(seed, "generator", i) for seed in seeds for i in range(per_member)])
     initialise(mechanism.encoder, [derive(seed, "encoder") for seed in seeds])
     initialise(discriminator, [derive(seed, "discriminator") for seed in seeds])
-    if mechanism.factor is not None:
+    if isinstance(mechanism, SubjectAdversarialMechanism):
         initialise(mechanism.factor, [derive(seed, "factor") for seed in seeds])

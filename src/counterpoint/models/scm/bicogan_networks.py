@@ -21,7 +21,7 @@ from counterpoint.core.seeding import generator
 from counterpoint.core.settings import Positive, Share, Weight, check_settings
 from counterpoint.data.jobs import Padded
 from counterpoint.data.transitions import Transitions, Windows
-from counterpoint.models.base import SubjectFactors, Tracker
+from counterpoint.models.base import OnlineSubjectMechanism, SubjectFactors, SubjectTracker
 from counterpoint.models.scm.base import StructuralMechanism
 from counterpoint.models.scm.inversion import invert
 from counterpoint.models.scm.lstm_factor import FactorTraining, WindowFactors, earlier_means, inputs_of, subject_means
@@ -68,35 +68,33 @@ class ConditionalEncoder(nn.Module):
         return context, self.net(torch.cat([context, y], -1))
 
 
-class WindowTracker(Tracker):
-    """The mean over the windows that a subject's record has so far; the population's factor before the first."""
+class WindowTracker(SubjectTracker):
+    """Mean of θ(w) over the windows of the rows so far; the population's factor before the first window."""
 
-    def __init__(self, mechanism: "AdversarialMechanism", factor: WindowFactors) -> None:
-        self.mechanism, self.factor, self.device = mechanism, factor, factor.population.device
+    def __init__(self, mechanism: "SubjectAdversarialMechanism") -> None:
+        self.mechanism, self.factor, self.device = mechanism, mechanism.factor, mechanism.factor.population.device
         self.recent: list[Tensor] = []
         self.total: Tensor | None = None
         self.windows = 0
 
     @property
-    def knows(self) -> bool:
+    def informed(self) -> bool:
         return self.windows > 0
 
-    def see(self, state: Tensor, action: Tensor, after: Tensor) -> None:
+    def update(self, state: Tensor, action: Tensor, after: Tensor) -> None:
         self.recent = [*self.recent, torch.cat([state, action], -1)][-self.factor.window :]
         if len(self.recent) == self.factor.window:
-            found = self.factor(self.mechanism.standard_inputs(torch.stack(self.recent, 1)))[0]
-            self.total, self.windows = found if self.total is None else self.total + found, self.windows + 1
+            theta = self.factor(self.mechanism.standard_inputs(torch.stack(self.recent, 1)))[0]
+            self.total = theta if self.total is None else self.total + theta
+            self.windows += 1
 
     def factors(self, subjects: int) -> SubjectFactors:
         mean = self.factor.population[0].expand(subjects, -1) if self.total is None else self.total / self.windows
-        return SubjectFactors(mean, mean.new_zeros(*mean.shape, mean.shape[1]))
+        return SubjectFactors.point(mean)
 
 
 class AdversarialMechanism(StructuralMechanism):
-    """A generator and an encoder in standard units; `inversion` abducts from the generator and not by the encoder.
-
-    With a `factor` it infers θ of a subject from its history; without, θ is given or there is none.
-    """
+    """A generator and an encoder in standard units; `inversion` abducts from the generator and not by the encoder."""
 
     def __init__(
         self,
@@ -105,12 +103,10 @@ class AdversarialMechanism(StructuralMechanism):
         shape: tuple[int, int, int],
         inversion: bool,
         change: bool,
-        factor: WindowFactors | None,
     ) -> None:
         super().__init__()
         self.members, self.context_width, self.noise_width = shape
         self.generator, self.encoder, self.inversion, self.change = generator, encoder, inversion, change
-        self.factor = factor
         self.context, self.target = (Standardizer(self.members, width) for width in shape[1:])
 
     def target_of(self, state: Tensor, next_state: Tensor) -> Tensor:
@@ -128,48 +124,57 @@ class AdversarialMechanism(StructuralMechanism):
     def for_rollouts(self) -> "AdversarialMechanism":
         if not isinstance(self.generator, PaperGenerator):
             return self
-        shape, generator = (self.members, self.context_width, self.noise_width), self.generator.folded()
-        folded = AdversarialMechanism(generator, self.encoder, shape, self.inversion, self.change, self.factor)
-        folded.context, folded.target = self.context, self.target
+        folded = copy.copy(self)
+        folded._modules = {**self._modules, "generator": self.generator.folded()}
         return folded.eval()
-
-    @torch.no_grad()
-    def subjects(self, rows: Transitions) -> Float[Tensor, "n t"]:
-        if self.factor is None:
-            return super().subjects(rows)
-        each, windows = self._of_windows(self.factor, rows)
-        return subject_means(each, windows.subject, rows.subject, self.factor.population[0].to(each))
-
-    @torch.no_grad()
-    def factors_before(self, rows: Transitions) -> SubjectFactors:
-        if self.factor is None:
-            return super().factors_before(rows)
-        mean = earlier_means(*self._of_windows(self.factor, rows), rows, self.factor.population[0].to(rows.state))
-        return SubjectFactors(mean, mean.new_zeros(*mean.shape, mean.shape[1]))
-
-    def _of_windows(self, factor: WindowFactors, rows: Transitions) -> tuple[Float[Tensor, "w t"], Windows]:
-        """θ(w) of every window of the rows, where these lie."""
-        require(self.members == 1, "a stack of models has as many factors of a subject; ask each model alone")
-        windows = rows.windows(factor.window)
-        inputs = inputs_of(windows)[None].to(self.context.mean.device)
-        return factor.in_pieces(self.standard_inputs(inputs))[0].to(rows.state.device), windows
-
-    def tracker(self) -> Tracker:
-        return super().tracker() if self.factor is None else WindowTracker(self, self.factor)
-
-    def telling(self, rows: Transitions) -> Bool[Tensor, " n"]:
-        """Those of a whole window."""
-        if self.factor is None:
-            return super().telling(rows)
-        found = torch.zeros(len(rows), dtype=torch.bool, device=rows.state.device)
-        found[rows.windows(self.factor.window).rows] = True
-        return found
 
     def standard_inputs(self, windows: Float[Tensor, "k w length i"]) -> Float[Tensor, "k w length i"]:
         """Windows of (s, a) in the units of the context."""
         width = windows.shape[-1]
         mean, scale = (values[:, None, :, :width] for values in (self.context.mean, self.context.scale))
         return (windows - mean) / scale
+
+
+class SubjectAdversarialMechanism(AdversarialMechanism, OnlineSubjectMechanism):
+    """An adversarial mechanism that infers θ of a subject from the windows of its rows."""
+
+    def __init__(
+        self,
+        generator: PaperGenerator | DiagonalGenerator,
+        encoder: PaperEncoder | ConditionalEncoder,
+        shape: tuple[int, int, int],
+        inversion: bool,
+        change: bool,
+        factor: WindowFactors,
+    ) -> None:
+        super().__init__(generator, encoder, shape, inversion, change)
+        self.factor = factor
+
+    @torch.no_grad()
+    def subjects(self, rows: Transitions) -> Float[Tensor, "n t"]:
+        theta, windows = self._window_factors(rows)
+        return subject_means(theta, windows.subject, rows.subject, self.factor.population[0].to(theta))
+
+    @torch.no_grad()
+    def factors_before(self, rows: Transitions) -> SubjectFactors:
+        population = self.factor.population[0].to(rows.state)
+        return SubjectFactors.point(earlier_means(*self._window_factors(rows), rows, population))
+
+    def _window_factors(self, rows: Transitions) -> tuple[Float[Tensor, "w t"], Windows]:
+        """θ(w) of every window of the rows, on the rows' device."""
+        require(self.members == 1, "a stack of models has as many factors of a subject; ask each model alone")
+        windows = rows.windows(self.factor.window)
+        inputs = inputs_of(windows)[None].to(self.context.mean.device)
+        return self.factor.in_pieces(self.standard_inputs(inputs))[0].to(rows.state.device), windows
+
+    def tracker(self) -> WindowTracker:
+        return WindowTracker(self)
+
+    def informative_rows(self, rows: Transitions) -> Bool[Tensor, " n"]:
+        """The rows that are part of a complete window."""
+        informative = torch.zeros(len(rows), dtype=torch.bool, device=rows.state.device)
+        informative[rows.windows(self.factor.window).rows] = True
+        return informative
 
 
 @dataclass(frozen=True)
@@ -252,18 +257,18 @@ class AdversarialLearner(Learner):
     def _noise(self, random: torch.Generator, *shape: int) -> Tensor:
         return torch.randn(*shape, self.target.shape[-1], generator=random)
 
-    def _told(self, draw: dict[str, Tensor]) -> tuple[Tensor, Float[Tensor, " k"] | float]:
+    def _contexts(self, draw: dict[str, Tensor]) -> tuple[Tensor, Float[Tensor, " k"] | float]:
         """The context of a minibatch, with θ where it is learned, and how far the windows of a subject disagree."""
         context = _rows(self.context, draw["rows"])
-        if self.factoring is None or self.live.factor is None:
+        if self.factoring is None or not isinstance(self.live, SubjectAdversarialMechanism):
             return context, 0.0
         theta, disagreement = self.factoring(self.live.factor, draw["windows"])
         return torch.cat([context[..., : -theta.shape[-1]], theta], -1), disagreement
 
     def update(self, draw: dict[str, Tensor]) -> dict[str, Tensor]:
-        told, disagreement = self._told(draw)
-        context, y, noise = told.detach(), _rows(self.target, draw["rows"]), draw["noise"]
-        generated = self.live.generator(told, noise)
+        inputs, disagreement = self._contexts(draw)
+        context, y, noise = inputs.detach(), _rows(self.target, draw["rows"]), draw["noise"]
+        generated = self.live.generator(inputs, noise)
         guess, abducted = self.live.encoder(context, y)
         joint = torch.cat([torch.cat([guess, abducted, y], -1), torch.cat([context, noise, generated], -1)], 1)
         judged = self._judge(joint.detach())
@@ -317,7 +322,7 @@ class AdversarialLearner(Learner):
 
         Statistics averaged along the training belong to weights that are gone; positive weights add such errors up.
         """
-        if self.factoring is not None and self.averaged.factor is not None:
+        if self.factoring is not None and isinstance(self.averaged, SubjectAdversarialMechanism):
             theta = self.factoring.settle(self.averaged.factor, seeds)
             self.context[..., -theta.shape[-1] :] = theta
         kept = nn.ModuleList([self.averaged.generator, self.averaged.encoder])

@@ -17,7 +17,7 @@ from counterpoint.core.errors import require
 from counterpoint.core.settings import Count, Positive, Rate, Weight, Widths, check_settings
 from counterpoint.data.jobs import Job, change_table, identity
 from counterpoint.data.schema import Schema
-from counterpoint.models.base import member_seeds, one_a_member
+from counterpoint.models.base import member_seeds, repeated
 from counterpoint.models.scm.base import SCMRecipe, StructuralCausalModel, StructuralMechanism
 from counterpoint.nets.conditional import ConditionalLaw, Parents
 from counterpoint.nets.laws import Gaussian, Law, Mixture, SkewedSpline, Spline
@@ -111,9 +111,8 @@ class DensitySCM(SCMRecipe):
     variation_penalty: Weight = 3.0
     """Price of every departure from linear regression with one noise for all, over √rows; 0 for plain likelihood."""
     few_rows: Count = 2000
-    """Rows up to which the usual fit is a third as long, at half the rate: there the other two thirds teach nothing. 0
-    for none, so that the usual settings are used whatever the number of rows; a `likelihood` that is given is used as
-    it is."""
+    """Largest number of rows that the default likelihood fits by `BRIEF`: longer training gains nothing there. A
+    `likelihood` that is passed is used whatever the number of rows."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -125,16 +124,16 @@ class DensitySCM(SCMRecipe):
     def fit_many(
         self, jobs: Sequence[Job], monitor: Monitor = Monitor(), device: str = "cpu"
     ) -> list[StructuralCausalModel]:
-        if self.few_rows and self.likelihood == DefaultLikelihood():
+        if self.likelihood == DefaultLikelihood():
             return self._by_rows(jobs, monitor, device)
         schema = jobs[0].data.schema
         if schema.categories or schema.unpredicted or schema.computed:
-            return self._mixed(schema).fit_many(jobs, monitor, device)
+            return [model.with_recipe(self) for model in self._mixed(schema).fit_many(jobs, monitor, device)]
         tables, seeds = [change_table(job) for job in jobs], member_seeds(jobs, self.ensemble)
         state, context = tables[0]["y"].shape[1], tables[0]["context"].shape[1]
         mechanism = self.build(state, context, len(seeds)).to(device_of(device))
         known, penalty = identity(self, jobs), self.penalty()
-        stacked = one_a_member(tables, self.ensemble)
+        stacked = repeated(tables, self.ensemble)
         fit_by_likelihood(mechanism.law, stacked, seeds, self.likelihood, known, monitor, penalty)
         return self.cut(mechanism, jobs)
 
@@ -143,11 +142,11 @@ class DensitySCM(SCMRecipe):
         few = [len(job.data) <= self.few_rows for job in jobs]
         fitted: dict[int, StructuralCausalModel] = {}
         for brief in sorted(set(few)):
-            recipe = replace(self, few_rows=0, likelihood=BRIEF if brief else CAREFUL)
+            recipe = replace(self, likelihood=BRIEF if brief else CAREFUL)
             own = [i for i, each in enumerate(few) if each == brief]
             stage = monitor.stage("few rows" if brief else "many rows") if len(set(few)) > 1 else monitor
             fitted |= zip(own, recipe.fit_many([jobs[i] for i in own], stage, device), strict=True)
-        return [fitted[i] for i in range(len(jobs))]
+        return [fitted[i].with_recipe(self) for i in range(len(jobs))]
 
     def _mixed(self, schema: Schema) -> SCMRecipe:
         """The same for a state some of whose columns are categories, never change or follow from others."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from counterpoint.core.artifacts import device_of, recipe_hash, tensors_hash
 from counterpoint.core.seeding import derive
-from counterpoint.models.base import one_a_member
+from counterpoint.models.base import repeated
 from counterpoint.models.scm.density import DensitySCM, interquartile_mean
 from counterpoint.nets.conditional import ConditionalLaw, Parents
 from counterpoint.nets.likelihood import fit_by_likelihood
@@ -61,6 +61,6 @@ def fit_graph(
     whole = build(len(members)).to(device_of(device))
     columns = [{"context": x[:, :0], "y": x, "subject": torch.arange(len(x))} for x in tables]
     known = recipe_hash(recipe, parents, list(seeds), [tensors_hash({"x": x}) for x in tables])
-    stacked = one_a_member(columns, ensemble)
+    stacked = repeated(columns, ensemble)
     fit_by_likelihood(whole, stacked, members, recipe.likelihood, known, monitor, recipe.penalty())
     return [GraphSCM(with_weights(build(ensemble), part)) for part in unstack(whole.state_dict(), len(tables))]

@@ -24,7 +24,7 @@ from counterpoint.core.seeding import generator
 from counterpoint.core.settings import Amount, Count, Finite, Positive, Weight, Widths, check_settings
 from counterpoint.data.jobs import Categories, Job, fitting_table, identity
 from counterpoint.data.spaces import places
-from counterpoint.models.base import member_seeds, one_a_member
+from counterpoint.models.base import member_seeds, repeated
 from counterpoint.models.scm.base import SCMRecipe, StructuralCausalModel, StructuralMechanism
 from counterpoint.models.scm.categorical import CategoricalLaw, check_codes, draw_exponentials, vote, wrong_codes
 from counterpoint.models.scm.density import interquartile_mean
@@ -173,7 +173,8 @@ class MixedSCM(SCMRecipe):
         state, context = tables[0]["state"].shape[1], tables[0]["context"].shape[1]
         if self.amounts is None:
             numbers = {*range(state)} - {*self.static, *(column for column, _ in self.categories)}
-            return replace(self, amounts=amounts_in(tables, sorted(numbers))).fit_many(jobs, monitor, device)
+            structure = replace(self, amounts=amounts_in(tables, sorted(numbers)))
+            return [model.with_recipe(self) for model in structure.fit_many(jobs, monitor, device)]
         mechanism = self.build(state, context, len(seeds)).to(device_of(device))
         fitted = [self._columns(mechanism, i * self.ensemble, table) for i, table in enumerate(tables)]
         laws: dict[str, Any] = {**mechanism.laws, **({CODES: mechanism.codes} if mechanism.codes.size else {})}
@@ -182,7 +183,7 @@ class MixedSCM(SCMRecipe):
                 {"context": own[name][0], "y": own[name][1], "subject": table["subject"]}
                 for own, table in zip(fitted, tables, strict=True)
             ]
-            stacked, stage = one_a_member(columns, self.ensemble), monitor.stage(name)
+            stacked, stage = repeated(columns, self.ensemble), monitor.stage(name)
             # Scores and ratios are far from linear in what they are made of: only what happens by itself has a price.
             priced = name == CHANGE and self.variation_penalty
             penalty = VariationPenalty(self.variation_penalty) if priced else None

@@ -50,8 +50,8 @@ class PosteriorDraws:
         weights = {name: tensor[picked.to(tensor.device)] for name, tensor in mechanism.state_dict().items()}
         slopes = self._slopes(mechanism.law, job, picked)
         weights["law.slope"], weights["law.y.mean"] = slopes[:, :-1].contiguous(), slopes[:, -1:].contiguous()
-        drawn = model.recipe.build(len(model.state_names), mechanism.context_width, self.members)
-        return type(model)(model.recipe, with_weights(drawn, weights), model.schema, model.origin, model.fitted_rows)
+        drawn = model.structure.build(len(model.state_names), mechanism.context_width, self.members)
+        return model.with_mechanism(with_weights(drawn, weights))
 
     def _slopes(self, law: ConditionalLaw, job: Job, picked: Int[Tensor, " draws"]) -> Float[Tensor, "draws i d"]:
         """Slopes and, last, intercepts; exactly mirrored where a mirror is declared."""

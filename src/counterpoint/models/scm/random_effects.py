@@ -80,7 +80,7 @@ class RandomEffects(SCMRecipe):
             stage = monitor if len(set(chosen)) == 1 else monitor.stage(f"effects-{own[0]}")
             fitted = recipe._fit([jobs[i] for i in own], [tables[i] for i in own], stage, device)
             models |= dict(zip(own, fitted, strict=True))
-        return [models[i] for i in range(len(jobs))]
+        return [models[i].with_recipe(self) for i in range(len(jobs))]
 
     def chosen(self, table: EffectsTable, job: Job) -> "RandomEffects":
         """The same recipe with everything decided that a table decides."""
@@ -116,6 +116,7 @@ class RandomEffects(SCMRecipe):
             self._train(mechanism.law, records, drawn, seeds, identity(self, jobs), monitor)
         models = self.cut(mechanism, jobs)
         for model, job in zip(models, jobs, strict=True):
+            assert isinstance(model.mechanism, EffectsMechanism)
             align(model.mechanism, job.data)
         return models
 

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from counterpoint.data.jobs import context
 from counterpoint.data.transitions import Transitions, lexsort
-from counterpoint.models.base import CHUNK, SubjectFactors, Tracker
+from counterpoint.models.base import CHUNK, OnlineSubjectMechanism, SubjectFactors, SubjectTracker
 from counterpoint.models.scm.base import StructuralMechanism
 from counterpoint.models.scm.effects.law import EffectsLaw
 
 
-class EffectsMechanism(StructuralMechanism):
+class EffectsMechanism(StructuralMechanism, OnlineSubjectMechanism):
     """The law of a step as a structural equation. All members speak of the same θ."""
 
     def __init__(self, law: EffectsLaw, context: int) -> None:
@@ -87,7 +87,7 @@ def _first_alike(keys: Int[Tensor, "c n"]) -> Int[Tensor, " n"]:
     return opens.nonzero()[:, 0][opens.cumsum(0) - 1]
 
 
-class EffectsTracker(Tracker):
+class EffectsTracker(SubjectTracker):
     """Sums of evidence that grow by a row at every step.
 
     On a processor wherever the model is: a GPU would take longer to be asked for a hundred tiny operations than a core
@@ -102,10 +102,10 @@ class EffectsTracker(Tracker):
         self.sums: tuple[Tensor, Tensor] | None = None
 
     @property
-    def knows(self) -> bool:
+    def informed(self) -> bool:
         return self.sums is not None
 
-    def see(self, state: Tensor, action: Tensor, after: Tensor) -> None:
+    def update(self, state: Tensor, action: Tensor, after: Tensor) -> None:
         law, members = self.mechanism.law, self.mechanism.members
         told, before, following = (x.expand(members, -1, -1) for x in (context(state, action), state, after))
         found = law.evidence(law.step(told, before), law.layout.change(before, following))
