@@ -7,17 +7,25 @@ import re
 from pathlib import Path
 from typing import Any
 
-from counterpoint.core.version import VERSION
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
+
+from counterpoint.core.version import VERSION
 
 ROOT = Path(__file__).parents[1]
 START = "docs/index"
 
 project, author, release = "Counterpoint", "The Counterpoint authors", VERSION
 root_doc = START
-include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/**.md", "reproduction/docs/*.md", "results/**.md"]
+include_patterns = [
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "docs/**.md",
+    "reproduction/docs/*.md",
+    "results/**.md",
+]
 exclude_patterns = [".*", "runs", "src", "tests", "benchmarks", "tools", "docs/_build"]
 
 extensions = ["myst_parser", "sphinx.ext.autodoc"]

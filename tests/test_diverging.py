@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import counterpoint as cp
-from counterpoint.cli import train
+from counterpoint.cli.main import train
 from counterpoint.data.jobs import Job
 from counterpoint.data.spaces import Discrete
 from counterpoint.simulation.models import ModelSimulator
@@ -73,5 +73,5 @@ def test_one_finite_episode_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(ModelSimulator, "step", step)
     check_rollouts([model], [Job(LOG)], DRIFT, actions, 3)
-    with pytest.raises(cp.CounterpointError, match="no episode inside the fitted model of job 0 is finite"):
+    with pytest.raises(cp.CounterpointError, match="no episode inside the fitted model is finite"):
         check_rollouts([model], [Job(LOG)], DRIFT, Discrete.of([0.0]), 3)

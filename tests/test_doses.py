@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 import counterpoint as cp
+from counterpoint.data.conversion import _by_label
 from counterpoint.data.doses import ActionColumn, Bins
 from counterpoint.data.spaces import Box, Discrete
 from helpers.recipes import Pays
@@ -119,7 +120,7 @@ def test_two_columns_make_a_product_in_the_order_of_the_columns() -> None:
     assert rows.action_index.tolist() == codes.tolist()
     assert len(set(codes.tolist())) > 20
     assert rows.schema.choices()[7] == {"dose": first.doses[1], "fluid": second.doses[2]}
-    assert rows.schema.labels()[7] == f"dose {first.doses[1]:g}, fluid {second.doses[2]:g}"
+    assert rows.schema.plain_labels()[7] == f"dose {first.doses[1]:g}, fluid {second.doses[2]:g}"
 
 
 def test_each_column_has_the_bins_that_name_it() -> None:
@@ -129,6 +130,7 @@ def test_each_column_has_the_bins_that_name_it() -> None:
     assert "'volume', which is not an action column" in refused(lambda: load(actions=Bins("volume")))
 
 
+@pytest.mark.filterwarnings("ignore:column .* times those of the others")
 def test_held_out_subjects_do_not_move_the_cuts() -> None:
     table, how = ward(), {"action": ["dose", "fluid"], "actions": Bins(), "held_out": 0.25, "seed": 3}
     rows = load(table, **how)
@@ -255,3 +257,33 @@ def test_a_column_knows_the_few_doses_it_was_given_and_no_other() -> None:
     table.loc[3, "dose"] = 1.0
     message = refused(lambda: cp.from_dataframe(table, like=rows))
     assert "column 'dose' has a dose at row 3 that is none of the known ones (1 such rows)" in message
+
+
+def test_a_dose_of_a_bin_is_shown_with_its_range() -> None:
+    given = np.concatenate([np.zeros(30), np.linspace(0.1, 0.69, 90), np.geomspace(0.7, 25, 30)])
+    column = Bins(count=5).fit("dose", given)
+    assert column.spans[0] == (0.0, 0.0)
+    assert column.spans[-1] == (pytest.approx(0.7), pytest.approx(25.0))
+    assert column.in_words(0) == "0"
+    assert column.in_words(4).endswith(" (0.7–25)")
+    assert ActionColumn("dose", doses=(0.0, 0.1, 5.0)).in_words(1) == "0.1"
+
+
+def test_a_bin_of_doses_that_differ_more_than_threefold_is_noted_with_better_cuts() -> None:
+    given = np.concatenate([np.zeros(30), np.linspace(0.1, 0.69, 90), np.geomspace(0.7, 25, 30)])
+    column = Bins(count=5).fit("dose", given)
+    (note,) = column.wide()
+    assert note.startswith("1 bin stands for doses of 'dose' that differ more than 3-fold")
+    cuts = tuple(map(float, note.rpartition("=")[2].split(",")))
+    finer = Bins("dose", cuts=cuts).fit("dose", given)
+    assert finer.wide() == []
+    assert finer.count > column.count
+
+
+def test_labels_have_ranges_and_a_question_may_leave_them_away() -> None:
+    rows = load(ward(), action="dose", actions=Bins())
+    plain, ranged = rows.schema.plain_labels(), rows.schema.labels()
+    assert ranged[1].startswith(f"{plain[1]} (")
+    assert "–" in ranged[1]
+    for labels in (plain, ranged):
+        assert _by_label([labels[1]], rows.schema).tolist() == [pytest.approx(rows.actions.values[1])]

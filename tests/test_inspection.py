@@ -60,6 +60,13 @@ def calm(found: Inspection, words: str) -> bool:
 # Roles
 
 
+@pytest.mark.parametrize(("patients", "said"), [(240, True), (250, False)])
+def test_too_few_subjects_for_a_verdict_are_said_before_the_work(patients: int, said: bool) -> None:
+    page = inspect(ward(patients)).page()
+    assert ("A verdict needs 50 subjects that a policy has not learned from; 20% of 240 are 48." in page) == said
+    assert ("Too few subjects for a verdict" in page) == said
+
+
 def test_a_plain_table_has_no_problem_and_loads_as_suggested() -> None:
     found = check(ward())
     assert found.choices == {

@@ -300,7 +300,11 @@ def told(**changes: Any) -> VerdictEvidence:
     [
         (GOOD, "supported", ""),
         (replace(GOOD, breakdown_strength=None), "supported", ""),
-        (replace(GOOD, value=Estimate("one-step DR", 1.0, None, None)), "cannot be judged", "resampled logs contain none"),
+        (
+            replace(GOOD, value=Estimate("one-step DR", 1.0, None, None)),
+            "cannot be judged",
+            "resampled logs contain none",
+        ),
         (told(effective=49.0), "cannot be judged", "49 of the 500 subjects"),
         (told(unsupported=0.26), "cannot be judged", "26%"),
         (

@@ -419,7 +419,7 @@ def test_two_runs_and_any_number_of_threads_give_the_same_bytes(plain: Path, tmp
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from counterpoint.clinic.cohort import SepsisCohort
+from counterpoint.sources.mimic.cohort import SepsisCohort
 def report(stage, done, total):
     if stage == "blocs of suspected":
         os.kill(os.getpid(), signal.SIGKILL)

@@ -571,6 +571,7 @@ def test_masks_say_what_was_missing_now_and_next() -> None:
     assert "masks need the next row" in both
 
 
+@pytest.mark.filterwarnings("ignore:column .* times those of the others")
 @pytest.mark.parametrize("method", ["median", "mean", "linear"])
 def test_held_out_subjects_do_not_move_the_fills(method: Any) -> None:
     how: dict[str, Any] = {"state": COLUMNS, "missing": method, "held_out": 0.25, "seed": 3}

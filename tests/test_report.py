@@ -3,6 +3,7 @@
 import itertools
 import re
 import shutil
+import warnings
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -83,9 +84,11 @@ def rows_of(table: pd.DataFrame) -> cp.Transitions:
         "state": [ODD, "lactate", "bed"],
         "action": ["iv", "vaso"],
     }
-    return cp.from_dataframe(
-        table, **roles, reward="reward", last="truncate", missing="median", masks=["lactate"], held_out=0.2
-    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*says the same as the reward")
+        return cp.from_dataframe(
+            table, **roles, reward="reward", last="truncate", missing="median", masks=["lactate"], held_out=0.2
+        )
 
 
 def learned(folder: Path, rows: cp.Transitions, task: Task | None = None) -> Run:
@@ -513,3 +516,14 @@ def test_continuous_doses_are_shown_by_quantiles_and_low_middle_and_high_are_ima
     assert page.doing.table.rows[1] == ("action_0, policy", "0", "0", "0")
     assert page.rule[0].startswith("action_0 = 0 + 1 · tanh(")
     Outline(render(page))
+
+
+def test_a_column_that_hardly_goes_with_the_return_is_not_taken_for_severity() -> None:
+    rng = np.random.default_rng(0)
+    count = 400
+    frame = pd.DataFrame({"id": np.repeat(np.arange(100), 4), "hour": np.tile(np.arange(4), 100)})
+    frame = frame.assign(x=rng.normal(size=count), dose=rng.integers(0, 2, count), r=rng.normal(size=count))
+    frame["died"] = frame["hour"] == 3
+    rows = cp.from_dataframe(frame, subject="id", time="hour", state="x", action="dose", reward="r", done="died")
+    assert severity_of(rows) is None
+    assert severity_of(rows, "x") is not None

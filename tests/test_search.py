@@ -267,7 +267,7 @@ def test_what_cannot_be_searched_is_refused_in_one_line(model: StructuralCausalM
     with torch.no_grad():
         broken.mechanism.law.slope.fill_(torch.nan)
     with pytest.raises(
-        cp.CounterpointError, match="no policy has a finite return inside the fitted model of job 0; check the model"
+        cp.CounterpointError, match="no policy has a finite return inside the fitted model; check the model"
     ):
         replace(SEARCH, draws=None).with_models([Job(LOG)], [broken], DRIFT)
     with pytest.raises(cp.CounterpointError, match="task"):

@@ -152,7 +152,8 @@ def copula_invariance(sample: Sample) -> Finding:
         "How the chances of the state columns hang together does not change with state and action."
         if passed
         else f"How the chances of {first} and {second} hang together changes with state or action:"
-        " one drives the other, or they mix, and column-by-column answers are wrong; give the order of the columns."
+        " one drives the other, or they mix, and column-by-column answers are wrong; give the order of the columns"
+        " (fit … scm:density --scm.order)."
     )
     return Finding("fixed coupling", tests[worst].effect, COPULA, passed, sentence, p_value)
 

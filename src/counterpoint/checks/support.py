@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from counterpoint.core.errors import require
 from counterpoint.core.seeding import generator
 from counterpoint.core.settings import Positive, Share, check_settings
+from counterpoint.data.far_values import near
 from counterpoint.data.jobs import spread_levels
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
@@ -204,5 +205,5 @@ def _nearest(action: Float[Tensor, "n a"], given: Float[Tensor, "n k a"]) -> Flo
 
 
 def _scale(values: Tensor) -> Tensor:
-    deviation = values.std(0)
+    deviation = near(values).std(0)
     return torch.where(deviation > 1e-8, deviation, 1.0)

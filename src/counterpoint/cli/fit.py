@@ -11,6 +11,7 @@ from counterpoint.cli.console import Saving, say, watching
 from counterpoint.cli.mirror import choice, value
 from counterpoint.core.errors import require
 from counterpoint.core.settings import Share
+from counterpoint.core.wording import counted
 
 MODELS = {
     "density": ("counterpoint.models.scm.density", "DensitySCM", "exact abduction; the default"),
@@ -92,4 +93,5 @@ class Fit:
         if model.selection is not None:
             say(model.selection.why)
         rows, subjects = len(data.with_next()), len(data.subject.unique())
-        say(f"{type(model.structure).__name__} fitted on {rows} rows of {subjects} subjects, in {run.path('scm')}")
+        fitted_on = f"{counted(rows, 'row')} of {counted(subjects, 'subject')}"
+        say(f"model of kind {type(model.structure).__name__} fitted on {fitted_on}, in {run.path('scm')}")

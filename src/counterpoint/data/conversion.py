@@ -236,10 +236,13 @@ def _like(values: Any, x: Tensor) -> Any:
 
 def _by_label(labels: list[str], schema: Schema) -> Tensor:
     space = schema.actions
-    index = {label: i for i, label in enumerate(schema.labels())} if isinstance(space, Discrete) else {}
+    names = schema.labels() if isinstance(space, Discrete) else []
+    index = {label: i for i, label in enumerate(names)}
+    if isinstance(space, Discrete):
+        index |= {label: i for i, label in enumerate(schema.plain_labels())}
     wrong = [label for label in labels if label not in index]
     if wrong or not isinstance(space, Discrete):
-        raise CounterpointError(f"'{wrong[0]}' is none of the actions {listed(list(index))}; name one of them")
+        raise CounterpointError(f"'{wrong[0]}' is none of the actions {listed(names)}; name one of them")
     return space.features(torch.tensor([index[label] for label in labels]))
 
 

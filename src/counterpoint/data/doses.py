@@ -12,6 +12,8 @@ from counterpoint.data.spaces import Discrete
 
 MOST_ACTIONS = 1000
 """Largest number of actions in a product of several columns."""
+WIDE = 3.0
+"""Bins whose doses differ by more than this factor are noted."""
 
 
 @dataclass(frozen=True)
@@ -47,17 +49,20 @@ class Bins:
         doses = amounts[amounts != 0] if zero else amounts
         if zero and (doses < 0).any():
             raise CounterpointError(
-                f"column '{name}' has negative doses, so no dose is not its lowest bin; use Bins(zero=False)"
+                f"column '{name}' has negative doses, so no dose is not its lowest bin; correct these rows, or use"
+                " Bins(zero=False) in Python"
             )
         cuts = np.array(self.cuts or _quantiles(doses, self.count - zero))
         used = np.unique(np.searchsorted(cuts, doses, side="right"))
         cuts = cuts[used[1:] - 1]  # Empty bins are left out.
         bins = np.searchsorted(cuts, doses, side="right")
-        values = [0.0] * zero + [float(np.median(doses[bins == b])) for b in range(len(used))]
+        members = [doses[bins == b] for b in range(len(used))]
+        values = [0.0] * zero + [float(np.median(part)) for part in members]
+        spans = [(0.0, 0.0)] * zero + [(float(part.min()), float(part.max())) for part in members]
         require(
             len(values) > 1, f"column '{name}' has one dose only, so nothing can be chosen; drop it or cut elsewhere"
         )
-        return ActionColumn(name, cuts=tuple(map(float, cuts)), zero=zero, doses=tuple(values))
+        return ActionColumn(name, cuts=tuple(map(float, cuts)), zero=zero, doses=tuple(values), spans=tuple(spans))
 
 
 def _quantiles(doses: np.ndarray, bins: int) -> np.ndarray:
@@ -81,6 +86,8 @@ class ActionColumn:
     zero: bool = False
     doses: tuple[float, ...] = ()
     """The dose that represents each bin, or the few amounts of a column without cuts."""
+    spans: tuple[tuple[float, float], ...] = ()
+    """Smallest and largest dose of the training subjects in each bin."""
 
     @property
     def count(self) -> int:
@@ -110,6 +117,34 @@ class ActionColumn:
     def value(self, code: int) -> str | float:
         """Return the label or the dose of a code."""
         return self.labels[code] if self.labels else self.doses[code]
+
+    def in_words(self, code: int) -> str:
+        """A treatment's name, or a dose with the range that it stands for."""
+        if self.labels:
+            return self.labels[code]
+        low, high = self.spans[code] if self.spans else (0.0, 0.0)
+        ranged = f" ({low:.3g}–{high:.3g})" if low < high else ""
+        return f"{self.doses[code]:g}{ranged}"
+
+    def wide(self) -> list[str]:
+        """A note where one dose stands for doses that differ more than `WIDE`-fold, with better cuts.
+
+        The lowest bin is no matter: all of its doses are small.
+        """
+        given = [(low, high) for low, high in self.spans if high > 0]
+        broad = [(low, high) for low, high in given[1:] if low > 0 and high > WIDE * low]
+        if not broad:
+            return []
+        cuts, top = list(self.cuts), given[-1][1]
+        for low, high in broad:
+            pieces = math.ceil(math.log(high / low) / math.log(WIDE))
+            cuts += [float(f"{low * (high / low) ** (k / pieces):.2g}") for k in range(1, pieces)]
+        better = ",".join(f"{cut:.3g}" for cut in sorted(set(cuts)) if cut < top)
+        bins = "bin stands" if len(broad) == 1 else "bins stand"
+        return [
+            f"{len(broad)} {bins} for doses of '{self.name}' that differ more than {WIDE:g}-fold, and each is given as"
+            f" one dose; cut them finer: --bins {self.name}={better}"
+        ]
 
 
 def product_space(columns: list[ActionColumn]) -> Discrete:

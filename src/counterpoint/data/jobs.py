@@ -10,6 +10,7 @@ from torch import Tensor
 
 from counterpoint.core.artifacts import recipe_hash, tensors_hash
 from counterpoint.core.errors import CounterpointError
+from counterpoint.data.far_values import near
 from counterpoint.data.knowledge import mirrored_actions
 from counterpoint.data.spaces import constant, places
 from counterpoint.data.transitions import Transitions
@@ -112,8 +113,9 @@ class Padded:
         return mean, torch.where(spread > 1e-8, spread, 1.0)
 
     def mean_and_spread(self, name: str) -> tuple[Float[Tensor, "k 1 w"], Float[Tensor, "k 1 w"]]:
-        """Return mean and standard deviation of a column over valid rows."""
-        values = self.columns[name]
+        """Return mean and standard deviation of a column over valid rows, robust to a few values far from all others."""
+        rows = zip(self.columns[name], self.count.tolist(), strict=True)
+        values = torch.stack([torch.cat([near(table[:count]), table[count:]]) for table, count in rows])
         mask = self.mask()[..., None]
         count = self.count[:, None, None]
         mean = (values * mask).sum(1, keepdim=True) / count

@@ -174,8 +174,22 @@ class Schema:
             values[column.name] = column.value(code)
         return dict(reversed(values.items()))
 
+    def _in_words(self, index: int) -> str:
+        words = list[str]()
+        for column in reversed(self.doses):
+            index, code = divmod(index, column.count)
+            said = column.in_words(code)
+            words.append(said if len(self.doses) == 1 else f"{column.name} {said}")
+        return ", ".join(reversed(words))
+
     def labels(self) -> list[str]:
-        """Return a short label for every action."""
+        """Return a short label for every action; a dose that represents a bin with the range of the bin."""
+        if self.doses and isinstance(self.actions, Discrete):
+            return [self._in_words(index) for index in range(self.actions.count)]
+        return self.plain_labels()
+
+    def plain_labels(self) -> list[str]:
+        """Return the labels without ranges of doses."""
         return [
             ", ".join(_label(*item, alone=len(choice) == 1) for item in choice.items()) for choice in self.choices()
         ]

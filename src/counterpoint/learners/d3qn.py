@@ -16,6 +16,7 @@ from counterpoint.core.artifacts import Saved, device_of
 from counterpoint.core.errors import CounterpointError, require
 from counterpoint.core.seeding import derive
 from counterpoint.core.settings import Amount, Fraction, Positive, Rate, Share, Widths, check_settings
+from counterpoint.data.far_values import near
 from counterpoint.data.jobs import Categories, Job, context, identity, pad, spread_levels
 from counterpoint.learners.rollout_rows import NAMES, RolloutReplay
 from counterpoint.nets.dueling import DuelingQ
@@ -293,6 +294,7 @@ def _real_first(job: Job) -> Job:
 
 def _standardise(network: DuelingQ, states: Sequence[Float[Tensor, "_ s"]]) -> None:
     """Each member sees states in units of its own table's standard deviations."""
+    states = [near(state) for state in states]
     scales = [state.std(0) for state in states]
     scale = torch.stack([torch.where(each > 1e-8, each, 1.0) for each in scales])
     network.states.take(torch.stack([state.mean(0) for state in states])[:, None], scale[:, None])

@@ -22,6 +22,7 @@ from counterpoint.core.artifacts import Saved
 from counterpoint.core.errors import CounterpointError, require
 from counterpoint.core.seeding import derive, generator
 from counterpoint.core.settings import Count, Positive, Weight, check_settings
+from counterpoint.data.far_values import near
 from counterpoint.data.jobs import Categories, Job, Origin, context, identity, spread_levels
 from counterpoint.data.returns import return_deviation
 from counterpoint.data.shapes import State, Theta
@@ -279,8 +280,9 @@ class SearchLearner(Learner):
         score, best = _finite(self.how.objective(returns)).max(1)
         if bool((score <= WORST).any()):
             job = int((score <= WORST).nonzero()[0])
+            of = f" of job {job}" if len(score) > 1 else ""
             raise CounterpointError(
-                f"no policy has a finite return inside the fitted model of job {job}; check the model"
+                f"no policy has a finite return inside the fitted model{of}; check the model"
                 " (counterpoint check-scm), shorten the horizon or declare the bounds of the state"
             )
         rows = torch.arange(len(means), device=means.device)
@@ -322,6 +324,7 @@ def _moments(
         rows = job.data[~job.data.imagined]
         theta = job.rows_theta[~job.data.imagined] if job.theta.shape[1] else model.subjects(rows)
         told = how.told(rows.state, theta, rows.schema.categories)
+        told = near(told)
         spread = told.std(0, correction=0)
         means.append(told.mean(0, keepdim=True))
         spreads.append(torch.where(spread > 1e-8, spread, 1.0)[None])

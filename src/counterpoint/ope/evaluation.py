@@ -15,6 +15,7 @@ from counterpoint.core.statistics import Interval
 from counterpoint.data.returns import ReturnRange
 from counterpoint.data.schema import Schema
 from counterpoint.data.spaces import Discrete
+from counterpoint.data.tables.out_of_place import misplaced
 from counterpoint.data.transitions import Transitions, concatenate
 from counterpoint.models.base import Model
 from counterpoint.nets.training import Monitor
@@ -61,6 +62,7 @@ from counterpoint.ope.tabular import TabularBehaviour, TabularFQE, all_categorie
 from counterpoint.ope.verdict import (
     VerdictEvidence,
     VerdictLimits,
+    as_sentence,
     distrusted_reasons,
     outside_range_reasons,
     verdict,
@@ -388,6 +390,7 @@ def evaluate_problem(
         distrusted=in_model.distrusted,
         possible=possible,
         impossible=_names_outside(base.estimates),
+        misplaced=tuple(misplaced(problem.log, suspected=False)),
     )
     label, reasons = verdict(evidence, settings.limits)
     return replace(
@@ -416,10 +419,12 @@ def evaluate_by_model(
         discrete_actions(rows)
     nothing = torch.zeros(len(rows), 0)
     data = OPEData(Episodes.of(rows), nothing, nothing, nothing, request.settings.discount)
-    possible = request.possible(rows, whole_log(rows, others))
+    log = whole_log(rows, others)
+    possible = request.possible(rows, log)
     base = _evaluation_without_weights(data, request, in_model, possible)
     outside = outside_range_reasons(_names_outside(base.estimates), possible)
-    reasons = (CONTINUOUS, *distrusted_reasons(in_model.distrusted), *outside)
+    shifted = map(as_sentence, misplaced(log, suspected=False))
+    reasons = (*shifted, CONTINUOUS, *distrusted_reasons(in_model.distrusted), *outside)
     return replace(base, reasons=reasons, recommended=in_model.estimates[0].name)
 
 

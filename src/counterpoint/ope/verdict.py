@@ -58,6 +58,8 @@ class VerdictEvidence:
     """Range of returns that an episode can have."""
     impossible: tuple[str, ...] = ()
     """Model-based estimates whose values were outside that range."""
+    misplaced: tuple[str, ...] = ()
+    """Notes on actions and rewards of the log that seem to be recorded a row too early or too late."""
 
 
 def verdict(
@@ -71,7 +73,8 @@ def verdict(
 
 
 def _reasons_against_judging(evidence: VerdictEvidence, limits: VerdictLimits) -> list[str]:
-    diagnostics, reasons = evidence.diagnostics, []
+    diagnostics = evidence.diagnostics
+    reasons = [as_sentence(note) for note in evidence.misplaced]
     if evidence.value.outside:
         reasons.append(
             f"{evidence.value.name} was {evidence.value.unclipped_text}, outside the possible returns"
@@ -191,6 +194,11 @@ def distrusted_reasons(names: tuple[str, ...]) -> list[str]:
     if not names:
         return []
     return [f"Estimates by the model cannot be relied on, because the model failed its checks: {', '.join(names)}."]
+
+
+def as_sentence(note: str) -> str:
+    """Return a note on the log as a sentence."""
+    return f"{note[:1].upper()}{note[1:]}."
 
 
 def _range_text(possible: ReturnRange | None) -> str:

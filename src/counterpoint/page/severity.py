@@ -13,6 +13,8 @@ from counterpoint.page.cells import SMALLEST, number, quantiles, subjects_in
 from counterpoint.page.cohort import records_of
 
 FIFTHS = (0.2, 0.4, 0.6, 0.8)
+WEAK = 0.2
+"""Rank correlation with the return below which no column is taken for severity unless it is named."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ def severity_of(rows: Transitions, column: str = "") -> Severity | None:
     if not found:
         return None
     place = max(found, key=lambda i: abs(found[i]))
+    if not column and abs(found[place]) < WEAK:
+        return None
     return _fifths(rows, place, found[place])
 
 

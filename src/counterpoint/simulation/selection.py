@@ -52,6 +52,11 @@ def _drawn(job: Job, model: Model) -> Float[Tensor, "n t"]:
 
 
 @torch.no_grad()
+def of_job(job: int, jobs: int) -> str:
+    """Which of several jobs is meant; nothing where there is one."""
+    return f"of job {job} " if jobs > 1 else ""
+
+
 def check_rollouts(models: Sequence[Model], jobs: Sequence[Job], task: Task, actions: Discrete, horizon: int) -> None:
     """Refuse a model in which no episode is finite, whichever one action is taken throughout."""
     selector = RolloutSelection(horizon=horizon).selector(models, jobs, task)
@@ -61,8 +66,9 @@ def check_rollouts(models: Sequence[Model], jobs: Sequence[Job], task: Task, act
         diverging &= ~selector.returns(always).isfinite().any(1)
         if not bool(diverging.any()):
             return
+    which = of_job(int(diverging.nonzero()[0]), len(jobs))
     raise CounterpointError(
-        f"no episode inside the fitted model of job {int(diverging.nonzero()[0])} is finite, so nothing can be learned"
+        f"no episode inside the fitted model {which}is finite, so nothing can be learned"
         " in it; check the data for outliers (counterpoint check) or declare the bounds of the state (fit --bounds)"
     )
 

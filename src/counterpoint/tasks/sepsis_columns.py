@@ -4,8 +4,8 @@
     z' = z + rate·(Σ_j pull_j·driver_j − z) + treatment + noise·u,    u ~ N(0, 1)
 
 A driver is the z of another column, or one of `DRIVERS`. Centres and spreads are set by hand so that the median and the
-quartiles of the physician's patients lie near those of septic ones (reproduction/docs/sepsis.md); rates, pulls and noises have the
-right sign and order of size and are fitted to nobody. The columns are those of Raghu et al. 2017 less the number of the
+quartiles of the physician's patients lie near those of septic ones (reproduction/docs/sepsis.md); rates, pulls and
+noises have the right sign and order of size and are fitted to nobody. The columns are those of Raghu et al. 2017 less the number of the
 step and re-admission.
 """
 

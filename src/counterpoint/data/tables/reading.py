@@ -20,6 +20,8 @@ from counterpoint.data.tables.action_columns import read_actions
 from counterpoint.data.tables.columns import CheckedColumns, Table, check_missing, open_table
 from counterpoint.data.tables.episodes import EpisodeRows, cut_episodes
 from counterpoint.data.tables.missing import carry, constant_within_subjects, filled, learn_fills
+from counterpoint.data.tables.odd_values import odd_rewards, odd_values
+from counterpoint.data.tables.out_of_place import copied, knowing, misplaced
 from counterpoint.data.tables.spelling import level_notes, stray_number_note
 from counterpoint.data.tables.state_columns import encoded, read_states
 from counterpoint.data.transitions import Transitions, held_out_subjects
@@ -138,9 +140,13 @@ def _transitions(
         *_precision_notes(states, values),
         *_precision_note(layout.reward, reward[needed]),
         *_continuous_note(rows),
-        *(_misspelling_notes(states, values, layout) if like is None else []),
         *_held_out_doses_note(rows, torch.from_numpy(~training[episodes.rows])),
     ]
+    if like is None:
+        notes += _misspelling_notes(states, values, layout)
+        notes += _odd_number_notes(columns, layout, episodes, states, values, reward)
+        notes += [note for column in action.columns for note in column.wide()]
+        notes += [*misplaced(rows), *knowing(rows), *copied(rows)]
     return Loaded(with_lags(rows, layout.lags) if layout.lags else rows, notes)
 
 
@@ -255,6 +261,27 @@ def _misspelling_notes(states: Sequence[Column], values: np.ndarray, layout: Lay
         else:
             notes += stray_number_note(column.name, cells)
     return notes
+
+
+def _odd_number_notes(
+    columns: CheckedColumns,
+    layout: Layout,
+    episodes: EpisodeRows,
+    states: Sequence[Column],
+    values: np.ndarray,
+    reward: np.ndarray,
+) -> list[str]:
+    """Return notes on units, codes for missing values and isolated values of states, doses and rewards."""
+    subject, keep = episodes.subject, episodes.keep
+    notes: list[str] = []
+    for column, cells in zip(states, values.T, strict=True):
+        if not column.levels and not column.mask_of:
+            notes += odd_values(column.name, cells, subject)
+    for name in layout.action:
+        if not layout.labels and not columns.holds_labels(name):
+            notes += odd_values(name, columns.measured(name)[episodes.order][keep], subject[keep], dose=True)
+    ends = (episodes.end | (episodes.outcome >= 0))[keep]
+    return [*notes, *odd_rewards(layout.reward, reward[episodes.rows], ends, subject[keep])]
 
 
 def _precision_notes(states: Sequence[Column], values: np.ndarray) -> list[str]:

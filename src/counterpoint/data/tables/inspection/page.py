@@ -25,6 +25,8 @@ from counterpoint.data.tables.inspection.facts import (
 )
 
 MEANS = "mean ± sd"
+JUDGED, HELD_OUT = 50, 0.2
+"""Subjects that `evaluate` needs for a verdict, and the share of a table that `fit` keeps for it."""
 SETTLED = "it is left out"
 LEGEND = f"A role with a question mark is a guess. No patient's values are shown; a mean needs {MANY} subjects."
 
@@ -143,6 +145,7 @@ def sections(inspection: Inspection) -> dict[str, str]:
         "To correct or to decide": unsettled or "Nothing.",
         "Settled by the flags below, unless you know better": settled,
         "What the loader would do": _trial_text(inspection.trial),
+        "Too few subjects for a verdict": _size_text(inspection.trial.subjects),
         following: f"    {inspection.command() if inspection.source else inspection.call()}",
     }
     return {title: text for title, text in parts.items() if text}
@@ -222,6 +225,16 @@ def _problems_text(inspection: Inspection) -> tuple[str, str]:
         part = settled if problem.flag == SETTLED or set(shlex.split(problem.flag)) <= flags else unsettled
         part.append(f"{len(part) + 1}. {problem.what}\n   Why: {problem.why}\n   Do: {problem.flag}")
     return "\n".join(settled), "\n".join(unsettled)
+
+
+def _size_text(subjects: int) -> str:
+    """Return why a policy could not be evaluated, or nothing where there are enough subjects."""
+    if not subjects or subjects * HELD_OUT >= JUDGED:
+        return ""
+    return (
+        f"A verdict needs {JUDGED} held-out subjects; {HELD_OUT:.0%} of {subjects:,} are"
+        f" {int(subjects * HELD_OUT):,}. With these a policy cannot be judged; --held-out sets more of them aside."
+    )
 
 
 def _trial_text(trial: Trial) -> str:
