@@ -113,7 +113,7 @@ class Padded:
         return mean, torch.where(spread > 1e-8, spread, 1.0)
 
     def mean_and_spread(self, name: str) -> tuple[Float[Tensor, "k 1 w"], Float[Tensor, "k 1 w"]]:
-        """Return mean and standard deviation of a column over valid rows, robust to a few values far from all others."""
+        """Return mean and deviation of a column over valid rows, robust to a few values far from all others."""
         rows = zip(self.columns[name], self.count.tolist(), strict=True)
         values = torch.stack([torch.cat([near(table[:count]), table[count:]]) for table, count in rows])
         mask = self.mask()[..., None]

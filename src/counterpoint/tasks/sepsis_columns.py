@@ -5,8 +5,8 @@
 
 A driver is the z of another column, or one of `DRIVERS`. Centres and spreads are set by hand so that the median and the
 quartiles of the physician's patients lie near those of septic ones (reproduction/docs/sepsis.md); rates, pulls and
-noises have the right sign and order of size and are fitted to nobody. The columns are those of Raghu et al. 2017 less the number of the
-step and re-admission.
+noises have the right sign and order of size and are fitted to nobody. The columns are those of Raghu et al. 2017 less
+the number of the step and re-admission.
 """
 
 from dataclasses import dataclass, field
