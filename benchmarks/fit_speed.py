@@ -21,8 +21,9 @@ from counterpoint.core.seeding import derive
 from counterpoint.core.tables import markdown_table
 from counterpoint.data.transitions import Transitions
 from counterpoint.models.scm.density import default_scm, location_scale
+from counterpoint.simulation.augmentation import without_noise
 from counterpoint.tasks.synthetic import PROBLEMS
-from reproduction.counterfactuals import TASKS, blind, log
+from reproduction.counterfactuals import TASKS, log
 
 DEFAULT, PEER, DOWHY = "default", "location-scale, one network", "DoWhy gcm"
 SEED = 150
@@ -59,7 +60,7 @@ def seconds(fit: Callable[[Transitions], Any], rows: Transitions) -> float:
 
 def measure(scms: Sequence[str], n: int) -> dict[str, dict[str, float]]:
     """Seconds of every model on every problem."""
-    logs = {scm: blind(log(scm, n, derive(SEED, "fit"))) for scm in scms}
+    logs = {scm: without_noise(log(scm, n, derive(SEED, "fit"))) for scm in scms}
     found: dict[str, dict[str, float]] = {name: {} for name in fits()}
     for scm, rows in logs.items():
         for name, fit in fits().items():
@@ -82,7 +83,7 @@ def main() -> None:
     parser.add_argument("--scms", nargs="+", default=[*PROBLEMS, "cartpole"], choices=[*TASKS])
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    seconds(fits()[PEER], blind(log(asked.scms[0], 200, SEED)))  # What torch does once is not a fit's.
+    seconds(fits()[PEER], without_noise(log(asked.scms[0], 200, SEED)))  # What torch does once is not a fit's.
     table = [line for n in asked.rows for line in lines(n, measure(asked.scms, n))]
     print(markdown_table(table, formats=dict.fromkeys((*asked.scms, "median", "ratio"), ".2f")))
     if not find_spec("dowhy"):

@@ -1,4 +1,4 @@
-"""Who is asked in the benchmark of counterfactuals, by the name that the table has, and what each cannot be asked."""
+"""Estimators of the counterfactual benchmark by their names in the table, and the problems they do not support."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,14 +31,14 @@ SECONDS: dict[type, float] = {
     BiCoGAN: 200,
     AutoSCM: 1000,
 }
-"""By which the longest is begun first: about the processor seconds of a fit on 1,000 rows; of AutoSCM more than
-they are, for its candidates are fitted one after another, and a stack of them is what a GPU is longest at."""
+"""About the processor seconds of a fit on 1,000 rows, by which the longest cells start first. AutoSCM has more than it
+takes: its candidates are fitted one after another, and its stacks take a GPU longest."""
 NO_GRAPH = "a model of (s, a, s') has no place for a graph of variables"
 
 
 @dataclass(frozen=True)
 class Copy:
-    """The answer that nothing would have changed."""
+    """Copies the factual outcome."""
 
     def fit_many(self, jobs: Sequence[Job], device: str) -> list["Copy"]:
         return [self for _ in jobs]
@@ -55,7 +55,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class CopyGraph:
-    """The same for variables: only those that are held change. It has no law to draw from."""
+    """The same for variables of a graph: only those under intervention change. It cannot draw samples."""
 
     variables: int
 
@@ -70,7 +70,7 @@ class CopyGraph:
 
 
 def estimators() -> dict[str, Any]:
-    """Every estimator."""
+    """Return all estimators."""
     paper, conditional = BiCoGAN(), ConditionalBiCoGAN()
     return {
         "copy the outcome": Copy(),
@@ -95,7 +95,7 @@ def estimators() -> dict[str, Any]:
 
 
 def quick_estimators() -> dict[str, Any]:
-    """The same with smaller ensembles and much shorter training, and without DoWhy: for a look at the whole."""
+    """Return the same with smaller ensembles, much shorter training, and without DoWhy."""
     return {name: _brief(recipe) for name, recipe in estimators().items() if name != DOWHY}
 
 
@@ -118,7 +118,7 @@ def _shortened(likelihood: Likelihood) -> Likelihood:
 
 
 def auto_candidates(chosen: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """For every estimator that chooses, the names of those it chooses among."""
+    """Return the names of the candidates of every estimator that chooses."""
     choosing = {name: recipe.candidates for name, recipe in chosen.items() if isinstance(recipe, AutoSCM)}
     return {
         name: tuple(other for other, recipe in chosen.items() if recipe in candidates)
@@ -127,7 +127,7 @@ def auto_candidates(chosen: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 
 def gap(recipe: Any, columns: int, graph: bool) -> str:
-    """Why an estimator cannot be asked about a state of so many columns, or about a graph; empty where it can."""
+    """Return why an estimator does not support a state of so many columns, or a graph; empty if it does."""
     ordered = isinstance(recipe, DensitySCM) and len(recipe.order) > 0
     if graph and ordered:
         return "a graph of variables takes the place of an order of columns"
@@ -141,12 +141,12 @@ def gap(recipe: Any, columns: int, graph: bool) -> str:
 def fit_graphs(
     recipe: Any, tables: Sequence[Float[Tensor, "n x"]], parents: Parents, seeds: Sequence[int], device: str
 ) -> list[Any]:
-    """A model of every table of variables whose graph is known."""
+    """Fit a model to every table of variables with a known graph."""
     if isinstance(recipe, DensitySCM):
         return list(fit_graph(recipe, tables, parents, seeds, device=device))
     return recipe.fit_graph(tables, parents, seeds)
 
 
 def about_seconds(recipe: Any, rows: int, columns: int) -> float:
-    """About how long a fit takes, for the order of the work alone."""
+    """Return about how long a fit takes; it only decides the order of the work."""
     return SECONDS.get(type(recipe), 0.0) * (1 + rows / 5000) * (1 + columns / 8)

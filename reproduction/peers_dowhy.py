@@ -1,4 +1,4 @@
-"""DoWhy's graphical causal models as an estimator of the benchmark: what a user would pick instead.
+"""DoWhy's graphical causal models as an estimator of the counterfactual benchmark.
 
     s₁ … s_d, a  →  s'_i  for every i,        x_parents → x_i where a graph is given
 
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DoWhyGCM:
-    """Mechanisms assigned and fitted by DoWhy, with its settings as they are."""
+    """Mechanisms assigned and fitted by DoWhy, with its default settings."""
 
     def fit_many(self, jobs: Sequence[Job], device: str) -> list["DoWhyModel"]:
-        """One model a job, one after the other and on the processor: DoWhy knows neither stacks nor GPUs."""
+        """Fit one model for each job, one after the other, on the processor."""
         return [DoWhyModel(_transition_model(job)) for job in jobs]
 
     def fit_graph(
         self, tables: Sequence[Float[Tensor, "n x"]], parents: "Parents", seeds: Sequence[int]
     ) -> list["DoWhyGraph"]:
-        """One model a table of variables whose graph is known."""
-        edges = [(f"x{j}", f"x{i}") for i, own in enumerate(parents) for j in own]
+        """Fit one model for each table of variables with a known graph."""
+        edges = [(f"x{j}", f"x{i}") for i, causes in enumerate(parents) for j in causes]
         pairs = zip(tables, seeds, strict=True)
         return [DoWhyGraph(_fitted(_columns(x=x), edges, derive(seed, "dowhy"))) for x, seed in pairs]
 
@@ -53,19 +53,19 @@ class DoWhyModel:
     def imagine(
         self, rows: Transitions, action: Float[Tensor, "n k a"], random: torch.Generator, theta: Tensor = NO_THETA
     ) -> Float[Tensor, "n k s"]:
-        """Counterfactual next states under each of the other actions."""
+        """Return counterfactual next states under each of the actions."""
         seen = _columns(s=rows.state, a=rows.action, t=rows.next_state)
-        answers = [_counterfactual(self.model, seen, _columns(a=each)) for each in action.unbind(1)]
+        answers = [_counterfactual(self.model, seen, _columns(a=choice)) for choice in action.unbind(1)]
         return torch.stack([_tensor(answer, _names("t", rows.state)) for answer in answers], 1)
 
     def sample(
         self, state: Tensor, action: Tensor, random: torch.Generator, theta: Tensor = NO_THETA
     ) -> Float[Tensor, "n s"]:
-        """Next states under fresh noise."""
-        told, names = _columns(s=state, a=action), [f"t{i}" for i in range(state.shape[1])]
+        """Draw next states."""
+        inputs, names = _columns(s=state, a=action), [f"t{i}" for i in range(state.shape[1])]
         with _repeatable(_seed(random)):
             drawn = [
-                self.model.causal_mechanism(name).draw_samples(_in_order(self.model, name, told)) for name in names
+                self.model.causal_mechanism(name).draw_samples(_in_order(self.model, name, inputs)) for name in names
             ]
         return torch.as_tensor(np.concatenate(drawn, 1)).float()
 
@@ -77,12 +77,12 @@ class DoWhyGraph:
         self.model = model
 
     def counterfactual(self, x: Float[Tensor, "n x"], held: Mapping[int, float]) -> Float[Tensor, "n x"]:
-        """What the same rows would have been with the variables in `held` at their values."""
+        """Return the same rows under do(x = value) for the variables in `held`."""
         fixed = {f"x{i}": np.full(len(x), value) for i, value in held.items()}
         return _tensor(_counterfactual(self.model, _columns(x=x), fixed), _names("x", x))
 
     def sample(self, count: int, random: torch.Generator, held: Mapping[int, float]) -> Float[Tensor, "n x"]:
-        """Fresh rows under do(x = value)."""
+        """Draw new rows under do(x = value)."""
         fixed = {f"x{i}": lambda _, value=value: value for i, value in held.items()}
         with _repeatable(_seed(random)):
             drawn = _gcm().interventional_samples(self.model, fixed, num_samples_to_draw=count)
@@ -97,7 +97,7 @@ def _transition_model(job: Job) -> Any:
 
 
 def _fitted(columns: "DataFrame", edges: Sequence[tuple[str, str]], seed: int) -> Any:
-    """DoWhy keeps mechanisms in the graph it is given, so every model has a graph of its own."""
+    """Fit a model; DoWhy stores mechanisms in the graph, so every model has its own."""
     from networkx import DiGraph
 
     gcm, graph = _gcm(), DiGraph(edges)
@@ -110,17 +110,17 @@ def _fitted(columns: "DataFrame", edges: Sequence[tuple[str, str]], seed: int) -
 
 
 def _counterfactual(model: Any, seen: "DataFrame", held: "Mapping[str, np.ndarray] | DataFrame") -> "DataFrame":
-    """DoWhy asks an intervention for one value a row, in the order of the rows."""
+    """Counterfactual samples; DoWhy calls an intervention once for each row, in their order."""
     values = {str(name): iter(np.asarray(held[name])) for name in held}
-    fixed = {name: lambda _, each=each: next(each) for name, each in values.items()}
+    fixed = {name: lambda _, column=column: next(column) for name, column in values.items()}
     return _gcm().counterfactual_samples(model, fixed, observed_data=seen)
 
 
-def _in_order(model: Any, name: str, told: "DataFrame") -> np.ndarray:
+def _in_order(model: Any, name: str, inputs: "DataFrame") -> np.ndarray:
     """The parents' values in the order in which DoWhy's mechanisms expect them."""
     from dowhy.graph import get_ordered_predecessors  # pyright: ignore[reportMissingImports]
 
-    return told[get_ordered_predecessors(model.graph, name)].to_numpy()
+    return inputs[get_ordered_predecessors(model.graph, name)].to_numpy()
 
 
 def _columns(**tables: Float[Tensor, "n w"]) -> "DataFrame":
@@ -145,7 +145,7 @@ def _seed(random: torch.Generator) -> int:
 
 @contextmanager
 def _repeatable(seed: int) -> Iterator[None]:
-    """One seed and one thread inside the block. DoWhy draws from numpy's global state, which is put back after it."""
+    """Set one seed and one thread. DoWhy draws from numpy's global state, which is restored afterwards."""
     from threadpoolctl import threadpool_limits
 
     config, state = _gcm().config, np.random.get_state()

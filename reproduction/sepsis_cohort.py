@@ -1,6 +1,6 @@
-"""Who is treated: a synthetic cohort, whose truth is known, or a table that `counterpoint mimic` or `cohort` made.
+"""Cohorts of septic patients: synthetic, with known truth, or a table of `counterpoint mimic` or `counterpoint cohort`.
 
-Patients are split once, 80/10/10 as in the paper: nothing is learned from those of validation and test.
+Patients are split 80/10/10 as in the paper; learners see only the first part.
 """
 
 import hashlib
@@ -27,17 +27,17 @@ from counterpoint.tasks.sepsis import SyntheticSepsis
 from reproduction.tasks.synthetic_cohort import SyntheticCohort
 
 PATIENTS = 15_656
-"""Of the paper, each with at least five steps."""
+"""In the paper, each with at least five steps."""
 WINDOW = 5
-"""States in a row from which the paper infers a patient's factor."""
+"""Consecutive states from which the paper infers a patient's factor."""
 HELD_OUT = 0.2
-"""Share of the patients that nothing is learned from: one half for validation, the other for the test."""
+"""Share of the patients held out: one half for validation, the other for the test."""
 DIED = "died"
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """A cohort's rows by patient."""
+    """A cohort's rows, split by patient."""
 
     everybody: Transitions
     train: Transitions
@@ -46,7 +46,7 @@ class Split:
 
     @classmethod
     def of(cls, rows: Transitions, seed: int) -> "Split":
-        """80/10/10 by patient; a simulator's noise is not for learners."""
+        """Split 80/10/10 by patient, and remove the simulator's noise."""
         rows = without_noise(rows)
         train, aside = rows.split(HELD_OUT, seed)
         tested = torch.isin(aside.subject, held_out_subjects(aside.subject, 0.5, derive(seed, "test")))
@@ -54,15 +54,15 @@ class Split:
 
     @property
     def held_out(self) -> Transitions:
-        """Validation and test together: policies are judged on all patients whom nobody learned from."""
+        """Validation and test patients together, on whom policies are evaluated."""
         return concatenate([self.validation, self.test])
 
     def with_numbers(self) -> "Split":
-        """The same with every flag read as a number."""
+        """Return the same with flags as numbers."""
         return Split(*(with_numbers(part) for part in (self.everybody, self.train, self.validation, self.test)))
 
     def sizes(self) -> list[dict[str, Any]]:
-        """Patients, decisions, transitions and windows of five states, as the paper counts them."""
+        """Count patients, decisions, transitions and windows of five states, as the paper does."""
         parts = {"training": self.train, "validation": self.validation, "test": self.test}
         return [{"part": name, **_size(rows)} for name, rows in parts.items()]
 
@@ -80,21 +80,21 @@ def _size(rows: Transitions) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class SyntheticPatients:
-    """Patients of the synthetic ward, other ones for every seed, treated by its physician."""
+    """Patients of the synthetic ward, treated by its physician; every seed has others."""
 
     patients: Positive = PATIENTS // 10
-    """How many; a tenth of the paper's cohort unless told."""
+    """Their number; by default a tenth of the paper's cohort."""
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     def task(self, seed: int) -> SyntheticSepsis:
-        """The equations of these patients."""
+        """Return the simulator of these patients."""
         return self.cohort(seed).task
 
     def read(self, seed: int) -> Transitions:
-        """The log, with the noise that made it. Records of any length: leaving out short ones, as the paper does, would
-        leave out early deaths and early discharges, and no policy's value would be that of the rest."""
+        """Return the log, with its noise. Records have any length: dropping short ones, as the paper does, would drop
+        early deaths and discharges and bias every policy's value."""
         return self.cohort(seed).log()
 
     def cohort(self, seed: int) -> SyntheticCohort:
@@ -103,13 +103,13 @@ class SyntheticPatients:
 
 @dataclass(frozen=True)
 class TableCohort:
-    """A Parquet file of `counterpoint mimic` or `counterpoint cohort`, beside its manifest."""
+    """A Parquet file of `counterpoint mimic` or `counterpoint cohort`, with its manifest in the same folder."""
 
     path: str
     digest: str
-    """Hash of the table: another table has other results."""
+    """Hash of the table, which makes it part of a cell's key."""
     shortest: Positive = WINDOW
-    """Decisions that a stay has at least."""
+    """The least number of decisions of a stay."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -121,10 +121,10 @@ class TableCohort:
             return cls(str(path), hashlib.file_digest(opened, "sha256").hexdigest()[:16])
 
     def task(self, seed: int) -> None:
-        """Nobody knows the equations of these patients."""
+        """Return None: there is no simulator of these patients."""
 
     def read(self, seed: int) -> Transitions:
-        """The rows, doses cut where the manifest says."""
+        """Read the rows, with doses binned at the manifest's cuts."""
         path = Path(self.path)
         again = "make the cohort again with counterpoint mimic"
         manifest = read_json(path.with_suffix(".json"), again)
@@ -156,22 +156,22 @@ def layout_of(manifest: dict[str, Any]) -> Layout:
 
 
 def lasting(rows: Transitions, steps: int) -> Bool[Tensor, " n"]:
-    """Whether each row's episode has so many decisions at least."""
+    """Return whether each row's episode has at least `steps` decisions."""
     return torch.bincount(rows.episode)[rows.episode] >= steps
 
 
 def with_numbers(rows: Transitions) -> Transitions:
-    """The same rows with every flag as a number: models that know patients apart are for numbers, and the codes of a
-    flag are 0 and 1, between which imagined ones stay."""
+    """Return the rows with flags as numbers, which models with subject factors need; imagined flags stay between the
+    codes 0 and 1."""
     schema = rows.schema
     states = tuple(replace(column, levels=()) for column in schema.states)
-    between = tuple((column.name, 0.0, len(column.levels) - 1.0) for column in schema.states if column.levels)
-    knowledge = replace(schema.knowledge, bounds=(*schema.knowledge.bounds, *between))
+    ranges = tuple((column.name, 0.0, len(column.levels) - 1.0) for column in schema.states if column.levels)
+    knowledge = replace(schema.knowledge, bounds=(*schema.knowledge.bounds, *ranges))
     return replace(rows, schema=replace(schema, states=states, knowledge=knowledge))
 
 
 def within_seen(rows: Transitions) -> Transitions:
-    """The same rows, with the range of every number in them declared: no imagined patient leaves what was measured."""
+    """Return the rows with the observed range of every number as its bounds: imagined patients stay inside."""
     seen = torch.cat([rows.state, rows.next_state[rows.has_next]])
     ends = zip(rows.schema.states, seen.amin(0).tolist(), seen.amax(0).tolist(), strict=True)
     bounds = tuple((column.name, low, high) for column, low, high in ends if not column.levels and low < high)
@@ -179,13 +179,13 @@ def within_seen(rows: Transitions) -> Transitions:
 
 
 def died(rows: Transitions) -> Bool[Tensor, " n"]:
-    """The rows on which a patient dies."""
+    """Return whether the patient dies in each row."""
     names = rows.outcome_names
     return rows.outcome == names.index(DIED) if DIED in names else torch.zeros(len(rows), dtype=torch.bool)
 
 
 def dead_later(rows: Transitions) -> Bool[Tensor, " n"]:
-    """The rows of episodes that end in death."""
+    """Return whether each row's episode ends in death."""
     return torch.isin(rows.episode, rows.episode[died(rows)])
 
 

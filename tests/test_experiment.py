@@ -291,6 +291,6 @@ def test_a_cells_code_holds_its_metrics_and_learners_but_neither_pages_nor_the_f
     assert {"reproduction.classic", "counterpoint.learners.search", "reproduction.tasks.classic"} <= modules
     statements = source_hash._reachable(source_hash._tree("reproduction.classic"), {"search_and_evaluate"})
     imported = set(source_hash._imported(statements))
-    assert "reproduction.measures.gym_return" in imported
+    assert "reproduction.tasks.classic_simulation" in imported
     assert not {name for name in imported if ".page" in name}
     assert "reproduction.experiment" in FRAME

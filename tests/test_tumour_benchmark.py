@@ -61,22 +61,22 @@ def test_one_step_by_hand() -> None:
 
 
 def test_half_of_the_drug_is_left_a_day_later() -> None:
-    seen = Observed.begun(alike(1, radio=0, growth=0), 5)
+    seen = Observed.start(alike(1, radio=0, growth=0), 5)
     plans = np.array([[[[1, 0], [0, 0], [1, 0]]]])
     after = follow(seen, np.array([0]), np.array([0]), plans)[0, 0]
     assert after == pytest.approx(np.cumprod([1 - 0.03 * 5, 1 - 0.03 * 2.5, 1 - 0.03 * 6.25]))
-    seen.live(0, 0, np.array([True, False]))
+    seen.step(0, 0, np.array([True, False]))
     again = follow(seen, np.array([0]), np.array([1]), plans[:, :, 1:])[0, 0]
     assert again == pytest.approx(after[1:])
 
 
 def test_the_dead_keep_the_volume_of_death_and_the_recovered_none() -> None:
-    begun = Course.begun(alike(4))
-    left = simulator._end(begun, np.arange(4), 7, np.array([DEATH + 1, -0.5, 5.0, 1e-12]), np.array([0.0, 0.9, 0, 0.9]))
+    patients = Course.start(alike(4))
+    left = simulator._end(patients, np.arange(4), 7, np.array([DEATH + 1, -0.5, 5.0, 1e-12]), np.array([0.0, 0.9, 0, 0.9]))
     assert left.tolist() == [2]
-    assert begun.volume[:, 7].tolist() == [DEATH, 0, 5, 0]
-    assert begun.length.tolist() == [7, 7, 59, 7]
-    assert begun.outcome.tolist() == [0, 1, -1, 1]
+    assert patients.volume[:, 7].tolist() == [DEATH, 0, 5, 0]
+    assert patients.length.tolist() == [7, 7, 59, 7]
+    assert patients.outcome.tolist() == [0, 1, -1, 1]
 
 
 def test_a_record_ends_with_its_patient() -> None:

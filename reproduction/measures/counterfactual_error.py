@@ -1,9 +1,9 @@
-"""How far a model's counterfactuals are from the truth, in a task that is a known SCM.
+"""Error of a model's counterfactuals in a task that is a known SCM.
 
     error_i = RMSE(ŝ'_i − s'_i) / sd(s'_i − factual s'_i),    error = √ mean over columns i of error_i²
 
-0 is perfect and 1 is as good as copying the factual outcome. Columns that the action never moves have no effect to
-measure by: they are scored apart, in standard deviations of the noise.
+0 is perfect and 1 is as good as copying the factual outcome. Columns that the action never changes are scored apart,
+in standard deviations of the noise.
 """
 
 from dataclasses import dataclass
@@ -19,36 +19,36 @@ from counterpoint.simulation.augmentation import Imaginer
 from counterpoint.tasks.base import KnownSCM
 
 NO_EFFECT = 1e-6
-"""An effect below this share of the column's spread is rounding."""
+"""An effect below this share of the column's standard deviation is rounding."""
 REPLAY = 1e-3
-"""The recorded noise must bring the recorded next state back within this share of the column's spread."""
+"""The recorded noise must reproduce the next state within this share of the column's standard deviation."""
 
 
 @dataclass(frozen=True)
 class Yardstick:
-    """What errors of one table of counterfactual questions are measured by, column by column."""
+    """Units of the errors of one table of counterfactuals, column by column."""
 
     moved: Bool[Tensor, " s"]
-    """Whether the action moves the column at all."""
+    """Whether the action changes the column."""
     unit: Float[Tensor, " s"]
     """Standard deviation of the true effect; of the noise where there is no effect."""
 
     def columns(self, answer: Float[Tensor, "n s"], truth: Float[Tensor, "n s"]) -> Float[Tensor, " s"]:
-        """The error of every column."""
+        """Return the error of every column."""
         return (answer - truth).square().mean(0).sqrt() / self.unit
 
     def error(self, answer: Float[Tensor, "n s"], truth: Float[Tensor, "n s"]) -> float:
-        """Root mean square over the columns that the action moves."""
+        """Return the root mean square over the columns that the action changes."""
         return _root_mean_square(self.columns(answer, truth)[self.moved])
 
     def unmoved_error(self, answer: Float[Tensor, "n s"], truth: Float[Tensor, "n s"]) -> float:
-        """The same over the other columns, in standard deviations of the noise; nan where there are none."""
+        """Return the same over the other columns, in standard deviations of the noise; nan if there are none."""
         return _root_mean_square(self.columns(answer, truth)[~self.moved])
 
 
 @dataclass(frozen=True)
 class Questions:
-    """Real rows, other actions for them, and what would truly have followed."""
+    """Logged rows, alternative actions, and the true counterfactual next states."""
 
     rows: Transitions
     action: Float[Tensor, "n a"]
@@ -62,22 +62,22 @@ class Questions:
 
 @dataclass(frozen=True)
 class CounterfactualError:
-    """The errors of one model on one table of questions."""
+    """Errors of one model on one table of questions."""
 
     error: float
     """Of its counterfactuals."""
     fresh_error: float
-    """Of the same model when it forgets what happened and draws fresh noise."""
+    """Of the same model with fresh noise instead of abduction."""
     round_trip: float
-    """Of its answer to the action that was taken, whose truth is the factual next state; over all columns."""
+    """Of its counterfactual under the logged action, whose truth is the factual next state; over all columns."""
     unmoved_error: float
-    """Of its counterfactuals in the columns that no action moves; nan where there are none."""
+    """Of its counterfactuals in the columns that no action changes; nan if there are none."""
     columns: tuple[float, ...]
     """Of its counterfactuals, column by column."""
 
 
 def questions(task: KnownSCM, rows: Transitions, seed: int = 0) -> Questions:
-    """One other action a row, drawn from the task's whole space; `rows` must be real and carry their noise."""
+    """Draw one alternative action for each row; `rows` must be real and carry their noise."""
     _check(task, rows)
     action = task.actions.sample(len(rows), generator(seed, "alternative")).to(rows.action)
     truth = task.counterfactual(rows, action)
@@ -85,7 +85,7 @@ def questions(task: KnownSCM, rows: Transitions, seed: int = 0) -> Questions:
 
 
 def counterfactual_error(model: Imaginer, task: KnownSCM, rows: Transitions, seed: int = 0) -> CounterfactualError:
-    """Ask `model` what would have followed another action in each of `rows`, and compare with the truth.
+    """Compare the model's counterfactuals under one alternative action for each row with the truth.
 
     Example:
         >>> from counterpoint.models.scm.density import location_scale
@@ -98,12 +98,10 @@ def counterfactual_error(model: Imaginer, task: KnownSCM, rows: Transitions, see
 
 
 def score(model: Imaginer, asked: Questions, seed: int = 0) -> CounterfactualError:
-    """The errors of `model` on questions that are already drawn, as when many models face the same ones."""
+    """Return the errors of `model` on questions that are already drawn, for example for several models."""
     rows, yardstick = asked.rows, asked.yardstick
-    answer, again = (
-        model.imagine(rows, action[:, None], generator(seed, purpose))[:, 0]
-        for action, purpose in ((asked.action, "imagine"), (rows.action, "again"))
-    )
+    answer = model.imagine(rows, asked.action[:, None], generator(seed, "imagine"))[:, 0]
+    again = model.imagine(rows, rows.action[:, None], generator(seed, "again"))[:, 0]
     fresh = model.sample(rows.state, asked.action, generator(seed, "fresh"))
     return CounterfactualError(
         error=yardstick.error(answer, asked.truth),
@@ -120,12 +118,12 @@ def _yardstick(task: KnownSCM, rows: Transitions, truth: Tensor, seed: int) -> Y
     if not bool(moved.any()):
         raise CounterpointError("no action changes any state column in these rows; there is no effect to measure by")
     noise = _noise_spread(task, rows, seed)
-    # Without effect and without noise any error at all is infinite, which is what it should be called.
+    # Without effect and without noise the unit is 0 and any error infinite.
     return Yardstick(moved, torch.where(moved, effect, noise))
 
 
 def _noise_spread(task: KnownSCM, rows: Transitions, seed: int) -> Float[Tensor, " s"]:
-    """Standard deviation that the noise gives each column: two draws in the same (s, a) differ by √2 of it."""
+    """Standard deviation of the noise in each column: two draws in the same (s, a) differ by √2 of it."""
     drawn = task.noise(len(rows), generator(seed, "noise spread")).to(rows.noise)
     other = task.of_subjects(rows.subject).transition(rows.state, rows.action, drawn)
     return (other - rows.next_state).square().mean(0).sqrt() / 2**0.5

@@ -1,4 +1,4 @@
-"""Forecasts under planned actions, each from a row of a table and its subject's rows before it, against the truth."""
+"""Forecasters of the first state column under planned actions, and their error by horizon."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,36 +14,36 @@ from counterpoint.data.transitions import GOES_ON, Transitions
 from counterpoint.models.scm.random_effects import RandomEffects
 
 SMALLEST = 1e-9
-"""cm³, about a cell; below it the logarithm of a volume says nothing."""
+"""cm³, about the volume of a cell: logarithms are taken of no smaller volume."""
 
 Step = Callable[
     [Float[Tensor, "m s"], Float[Tensor, "m a"], Int[Tensor, " m"]],
     Float[Tensor, " m"],
 ]
-"""step(state, action, row): the first state column one step later; `row` says which row of the table was begun from."""
+"""step(state, action, row): the first state column one step later; `row` is the table's row at the start."""
 
 
 class Forecast(Protocol):
     """A fitted forecaster."""
 
     def __call__(self, rows: Transitions, plans: Float[Tensor, "n p h a"]) -> Float[Tensor, "n p h"]:
-        """The first state column after every step of each row's plans, whose first action is taken in the row's state.
+        """Predict the first state column after every step of each row's plans, from the row's state on.
 
-        The table holds whole records: the answer for a row may use the rows of its subject before it and its state,
-        neither its own action and next state nor what comes later.
+        The table holds whole records. The prediction for a row may use its state and its subject's earlier rows, but
+        not its action and next state or later rows.
         """
         ...
 
 
 class Forecaster(Protocol):
-    """A recipe for one: a frozen dataclass, whose fields define its results."""
+    """A recipe of a forecast: a frozen dataclass."""
 
     def fit(self, train: Transitions, seed: int) -> Forecast: ...
 
 
 @dataclass(frozen=True)
 class CopyLast:
-    """Nothing changes."""
+    """Predicts that nothing changes."""
 
     def fit(self, train: Transitions, seed: int) -> Forecast:
         return lambda rows, plans: rows.state[:, :1, None].expand(plans.shape[:-1])
@@ -51,20 +51,20 @@ class CopyLast:
 
 @dataclass(frozen=True)
 class PooledRegression:
-    """Least squares of the relative change on (1, ln V, action, earlier actions, other columns), subjects all alike."""
+    """Least squares of the relative change on (1, ln V, action, earlier actions, other columns), for all subjects."""
 
     lags: Positive = 5
-    """Earlier actions it sees."""
+    """Earlier actions among the inputs."""
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     def fit(self, train: Transitions, seed: int) -> Forecast:
-        told = with_lags(train.with_next(), self.lags)
-        categories = told.schema.categories
-        change = told.next_state[:, 0].double() / told.state[:, 0] - 1
-        inputs = _features(told.state, told.action, categories)
-        # The default driver gives other weights from call to call where a level is absent and columns are dependent.
+        rows = with_lags(train.with_next(), self.lags)
+        categories = rows.schema.categories
+        change = rows.next_state[:, 0].double() / rows.state[:, 0] - 1
+        inputs = _features(rows.state, rows.action, categories)
+        # The weights of the default driver vary from call to call if columns are linearly dependent.
         weights = torch.linalg.lstsq(inputs, change[:, None], driver="gelsd").solution[:, 0]
 
         def step(state: Tensor, action: Tensor, row: Tensor) -> Tensor:
@@ -75,35 +75,35 @@ class PooledRegression:
 
 @dataclass(frozen=True)
 class SubjectEffects:
-    """An SCM with random effects: every patient's own response, as far as its earlier rows tell."""
+    """An SCM with random effects: each patient's response is inferred from his earlier rows."""
 
     model: RandomEffects = RandomEffects(ensemble=1)
-    """How it is fitted."""
+    """The recipe of the SCM."""
     lags: Positive = 5
-    """Earlier actions it sees."""
+    """Earlier actions among the inputs."""
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     def fit(self, train: Transitions, seed: int) -> Forecast:
-        told = with_lags(train, self.lags)
-        model = self.model.fit(told[told.has_next & (told.outcome == GOES_ON)], seed)
+        lagged = with_lags(train, self.lags)
+        model = self.model.fit(lagged[lagged.has_next & (lagged.outcome == GOES_ON)], seed)
 
         def forecast(rows: Transitions, plans: Float[Tensor, "n p h a"]) -> Float[Tensor, "n p h"]:
-            known = with_lags(rows, self.lags)
-            theta = model.factors_before(known).mean
-            still = torch.zeros(1, model.mechanism.members * model.mechanism.noise_width)
+            lagged = with_lags(rows, self.lags)
+            theta = model.factors_before(lagged).mean
+            no_noise = torch.zeros(1, model.mechanism.members * model.mechanism.noise_width)
 
             def step(state: Tensor, action: Tensor, row: Tensor) -> Tensor:
-                return model.predict(state, action, still.expand(len(state), -1), theta[row])[:, 0]
+                return model.predict(state, action, no_noise.expand(len(state), -1), theta[row])[:, 0]
 
-            return roll_out(step, known, plans)
+            return roll_out(step, lagged, plans)
 
         return forecast
 
 
 def _features(state: Tensor, action: Tensor, categories: tuple[tuple[int, int], ...]) -> Float[Tensor, "n f"]:
-    """One, ln V, every number, and an indicator of every level but the first."""
+    """A constant, ln V, every number, and an indicator of every level but the first."""
     coded = dict(categories)
     columns = [torch.ones_like(state[:, :1]), state[:, :1].clamp_min(SMALLEST).log(), action]
     for place in range(1, state.shape[1]):
@@ -114,22 +114,22 @@ def _features(state: Tensor, action: Tensor, categories: tuple[tuple[int, int], 
 
 @torch.no_grad()
 def roll_out(step: Step, rows: Transitions, plans: Float[Tensor, "n p h a"]) -> Float[Tensor, "n p h"]:
-    """Plans followed step by step in a table with lags (see `with_lags`).
+    """Follow plans step by step in a table with lags (see `with_lags`).
 
-    The first column comes from `step`, the lags move on, and the other columns stay.
+    `step` gives the first column; the lags are shifted, and the other columns stay constant.
     """
     count, many, steps, width = plans.shape
     lagged = len([name for name in rows.state_names if name.endswith("_ago")])
     row = torch.arange(count, device=plans.device).repeat_interleave(many)
-    state, found = rows.state[row], []
+    state, values = rows.state[row], []
     for action in plans.reshape(-1, steps, width).unbind(1):
         first = step(state, action, row)
-        found.append(first)
+        values.append(first)
         kept, past = state[:, 1 : state.shape[1] - lagged], state[:, state.shape[1] - lagged :]
         state = torch.cat([first[:, None], kept, shifted(past, action)], 1)
-    return torch.stack(found, 1).view(count, many, steps)
+    return torch.stack(values, 1).view(count, many, steps)
 
 
 def rmse_by_horizon(forecast: Float[Tensor, "n p h"], truth: Float[Tensor, "n p h"]) -> Float[Tensor, " h"]:
-    """Root mean square error over all questions of a horizon; those whose truth is NaN do not count."""
+    """Return the root mean square error of each horizon; predictions whose truth is NaN do not count."""
     return (forecast - truth).square().double().nanmean((0, 1)).sqrt()

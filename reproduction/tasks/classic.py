@@ -1,10 +1,10 @@
-"""Three control problems that Gymnasium ships, as tasks: reward and end are Gymnasium's own, read off the observation.
+"""Three control problems of Gymnasium as tasks: reward and end are functions of the observation, as in Gymnasium.
 
     Pendulum-v1                  r = −(angle² + 0.1·speed² + 0.001·torque²) before the step, and no end
     Acrobot-v1                   r = −1 a step and 0 at the end, where −cos θ₁ − cos(θ₁ + θ₂) > 1
     MountainCarContinuous-v0     r = −0.1·force² and 100 at the end, where position ≥ 0.45 and velocity ≥ 0
 
-The dynamics are not written here: data come from `gymnasium.make(gym_id)`, and so does the judgement of a policy.
+The dynamics are Gymnasium's: logs and evaluations of policies come from `gymnasium.make(gym_id)`.
 """
 
 import math
@@ -29,7 +29,7 @@ class ClassicControl(Task):
     gym_id: ClassVar[str]
     state_names: ClassVar[tuple[str, ...]]
     knowledge: ClassVar[Knowledge]
-    """Angles are given as cosine and sine, and Gymnasium cuts speeds and positions at its limits."""
+    """Angles are given as cosine and sine; Gymnasium clips speeds and positions."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -54,7 +54,7 @@ class Pendulum(ClassicControl):
     ceiling = 0.0
 
     def reward(self, state: State, action: Action, next_state: State) -> Reward:
-        """What it costs to be where the step begins; the angle is 0 upright."""
+        """The cost of the state at the start of the step; the angle is 0 upright."""
         angle = torch.atan2(state[..., 1], state[..., 0])
         return -(angle.square() + 0.1 * state[..., 2].square() + 0.001 * action[..., 0].square())
 
@@ -90,7 +90,7 @@ class Acrobot(ClassicControl):
 
 @dataclass(frozen=True)
 class MountainCar(ClassicControl):
-    """Drive a weak car up a hill by swinging back first; before the goal every push costs."""
+    """Drive a weak car up a hill by swinging back first; every push has a cost."""
 
     horizon: Positive = 999
     """Steps after which an episode is cut, as in MountainCarContinuous-v0."""
@@ -103,7 +103,7 @@ class MountainCar(ClassicControl):
     ceiling = 100.0
 
     def reward(self, state: State, action: Action, next_state: State) -> Reward:
-        """100 at the goal less what the push costs."""
+        """100 at the goal, minus the cost of the push."""
         return 100 * self.terminated(next_state).to(next_state) - 0.1 * action[..., 0].square()
 
     def terminated(self, next_state: State) -> Flag:

@@ -1,4 +1,4 @@
-"""Gymnasium's own environments as a source of logs and as a judge: nothing of theirs is rewritten."""
+"""Logs of Gymnasium's environments, and returns of policies in them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from counterpoint.core.seeding import derive, generator
 from counterpoint.core.settings import checked
 from counterpoint.data.spaces import ActionSpace, Discrete
 from counterpoint.data.transitions import Transitions
+from counterpoint.policies.base import Policy
 from reproduction.tasks.classic import ClassicControl
 
 Choose = Callable[[Float[Tensor, "n s"]], Float[Tensor, "n a"]]
@@ -22,7 +23,7 @@ Choose = Callable[[Float[Tensor, "n s"]], Float[Tensor, "n a"]]
 
 
 @dataclass(frozen=True)
-class Seen:
+class Step:
     """One step of an environment."""
 
     state: np.ndarray
@@ -31,15 +32,15 @@ class Seen:
     next_state: np.ndarray
     terminated: bool
     piece: int
-    step: int
+    number: int
 
 
 @checked
 def log_random(task: ClassicControl, rows: int, piece: int, seed: int) -> Transitions:
-    """`rows` transitions of uniformly random actions, begun anew after `piece` steps or an end.
+    """Log `rows` transitions of uniformly random actions; the environment is reset after `piece` steps or an end.
 
-    Each piece is a subject and an episode; its last row is truncated unless it is terminated. A shorter log of the same
-    seed is the beginning of a longer one.
+    Each piece is a subject and an episode; its last row is truncated unless it is terminated. A shorter log of the
+    same seed is the beginning of a longer one.
 
     Example:
         >>> from reproduction.tasks.classic import Pendulum
@@ -47,7 +48,7 @@ def log_random(task: ClassicControl, rows: int, piece: int, seed: int) -> Transi
         >>> len(log), len(log.subject_names)
         (100, 2)
     """
-    require(rows > 0 and piece > 0, f"cannot log {rows} rows in pieces of {piece}; ask for at least one of each")
+    require(rows > 0 and piece > 0, f"cannot log {rows} rows in pieces of {piece}; set both to 1 or more")
     environment, seen = gymnasium.make(task.gym_id, disable_env_checker=True), []
     number = 0
     while len(seen) < rows:
@@ -59,41 +60,41 @@ def log_random(task: ClassicControl, rows: int, piece: int, seed: int) -> Transi
 
 def _piece(
     environment: gymnasium.Env[Any, Any], actions: ActionSpace, steps: int, seed: int, number: int
-) -> list[Seen]:
-    """One episode of random actions, from a stream of its own."""
+) -> list[Step]:
+    """One episode of random actions, from its own random stream."""
     state, _ = environment.reset(seed=derive(seed, "reset", number))
     random, seen = generator(seed, "random actions", number), []
     for step in range(steps):
         action = actions.sample(1, random)
         after, reward, terminated, truncated, _ = environment.step(gym_actions(actions, action)[0])
-        seen.append(Seen(state, action[0], float(reward), after, terminated, number, step))
+        seen.append(Step(state, action[0], float(reward), after, terminated, number, step))
         state = after
         if terminated or truncated:
             break
     return seen
 
 
-def _table(task: ClassicControl, seen: list[Seen]) -> Transitions:
-    terminated = torch.tensor([each.terminated for each in seen])
-    piece = torch.tensor([each.piece for each in seen])
+def _table(task: ClassicControl, steps: list[Step]) -> Transitions:
+    terminated = torch.tensor([step.terminated for step in steps])
+    piece = torch.tensor([step.piece for step in steps])
     last = torch.ones_like(terminated)
     last[:-1] = piece[1:] != piece[:-1]
     return Transitions.logged(
-        state=torch.from_numpy(np.stack([each.state for each in seen])).float(),
-        action=torch.stack([each.action for each in seen]),
-        reward=torch.tensor([each.reward for each in seen]),
-        next_state=torch.from_numpy(np.stack([each.next_state for each in seen])).float(),
+        state=torch.from_numpy(np.stack([step.state for step in steps])).float(),
+        action=torch.stack([step.action for step in steps]),
+        reward=torch.tensor([step.reward for step in steps]),
+        next_state=torch.from_numpy(np.stack([step.next_state for step in steps])).float(),
         terminated=terminated,
         truncated=last & ~terminated,
         subject=piece,
-        step=torch.tensor([each.step for each in seen]),
+        step=torch.tensor([step.number for step in steps]),
         schema=task.schema,
         outcome_names=task.outcome_names,
     )
 
 
 def gym_actions(actions: ActionSpace, features: Float[Tensor, "n a"]) -> list[Any]:
-    """Features as what Gymnasium takes: the number of a listed action, or an array of doses."""
+    """Convert features to Gymnasium's actions: the index of a discrete action, or an array of doses."""
     if isinstance(actions, Discrete):
         return actions.index(features).tolist()
     return list(features.numpy())
@@ -101,17 +102,25 @@ def gym_actions(actions: ActionSpace, features: Float[Tensor, "n a"]) -> list[An
 
 @torch.no_grad()
 def gym_returns(choose: Choose, actions: ActionSpace, gym_id: str, episodes: int, seed: int) -> Float[Tensor, " n"]:
-    """Undiscounted returns of whole episodes, each from its own reset; the same resets for every chooser."""
-    require(episodes > 0, f"{episodes} episodes say nothing; ask for 1 or more")
+    """Return the undiscounted returns of whole episodes, with the same resets for every policy."""
+    require(episodes > 0, f"{episodes} episodes have no mean return; set episodes to 1 or more")
     running = {i: gymnasium.make(gym_id, disable_env_checker=True) for i in range(episodes)}
-    states = {i: each.reset(seed=derive(seed, "evaluation", i))[0] for i, each in running.items()}
+    states = {i: env.reset(seed=derive(seed, "evaluation", i))[0] for i, env in running.items()}
     total = torch.zeros(episodes, dtype=torch.double)
     while running:
-        told = torch.from_numpy(np.stack([states[i] for i in running])).float()
-        chosen = gym_actions(actions, choose(told).cpu())
+        state = torch.from_numpy(np.stack([states[i] for i in running])).float()
+        chosen = gym_actions(actions, choose(state).cpu())
         for (i, environment), action in zip(list(running.items()), chosen, strict=True):
             states[i], reward, terminated, truncated, _ = environment.step(action)
             total[i] += float(reward)
             if terminated or truncated:
                 running.pop(i).close()
     return total.float()
+
+
+@checked
+def evaluate_in_gym(policy: Policy, gym_id: str, episodes: int = 20, seed: int = 0) -> Float[Tensor, " n"]:
+    """Return the undiscounted return of one policy in every episode, truncated as in the environment."""
+    act = policy.actor()
+    choose = lambda state: act(state[None].to(policy.device), state.new_zeros(1, len(state), 0).to(policy.device))[0]
+    return gym_returns(choose, policy.actions, gym_id, episodes, seed)

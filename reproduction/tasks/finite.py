@@ -1,7 +1,7 @@
-"""A finite decision process: states and what ends them are listed, and so is every probability, so values are exact.
+"""A finite Markov decision process with known transition probabilities, so that values are exact.
 
-P(s' | s, a) is a table; s' is a state, or an end with a reward of its own. The structural equation is the inverse of
-the cumulated table: s' is the first whose cumulated probability exceeds u, uniform between 0 and 1.
+P(s' | s, a) is a table; s' is a state or an outcome, which has its own reward. The structural equation is the inverse
+of the cumulative table: s' is the first whose cumulative probability exceeds u, uniform between 0 and 1.
 """
 
 from dataclasses import dataclass, field
@@ -20,24 +20,24 @@ from counterpoint.data.transitions import GOES_ON
 from counterpoint.tasks.base import Conclusion, KnownSCM
 
 WHOLE = 1e-6
-"""How far probabilities may sum from 1."""
+"""Tolerance of the sum of probabilities."""
 TIED = 1e-7
-"""Actions whose values differ by less are equally good."""
+"""Actions whose values differ by less are ties."""
 
 
 @dataclass(frozen=True, eq=False)
 class FiniteProcess(KnownSCM):
-    """One categorical state column; actions are numbered, without an order."""
+    """One categorical state column; actions are categories."""
 
     start: Float[Tensor, " s"]
     """P(s_0)."""
     chance: Float[Tensor, "s a e"] = field(repr=False)
-    """P(s' | s, a): over the states first, over the ends behind them."""
+    """P(s' | s, a): over the states, then over the outcomes."""
     end_rewards: tuple[float, ...] = (0.0, 1.0)
-    """Reward of the step that ends so; no other step has any."""
+    """Reward of the step with each outcome; other steps have none."""
     outcome_names: tuple[str, ...] = ("died", "survived")
     horizon: Positive = 100
-    """Steps after which a record is cut."""
+    """Steps after which an episode is cut."""
     discount: Share = 1.0
     noise_width = 1
 
@@ -47,7 +47,7 @@ class FiniteProcess(KnownSCM):
         require(len(self.end_rewards) == len(self.outcome_names), "outcomes and their rewards differ in number")
         require(
             len(self.start) == states and places == states + len(self.outcome_names),
-            f"{len(self.start)} first states and {places} places to go for {states} states and"
+            f"{len(self.start)} first states and {places} successors for {states} states and"
             f" {len(self.outcome_names)} outcomes; list every state, then every outcome",
         )
         for table in (self.start, self.chance):
@@ -76,7 +76,7 @@ class FiniteProcess(KnownSCM):
         return (self.chance.double().cumsum(-1)).float()
 
     def reward(self, state: State, action: Action, next_state: State) -> Reward:
-        """What the end is worth, if the step is one."""
+        """The reward of the outcome; 0 for other steps."""
         rewards = next_state.new_tensor((0.0, *self.end_rewards))
         return rewards[(next_state[..., 0].nan_to_num() - self.count + 1).clamp(min=0).long()]
 
@@ -84,7 +84,7 @@ class FiniteProcess(KnownSCM):
         return next_state[..., 0].isnan() | (next_state[..., 0] >= self.count)
 
     def conclude(self, state: State, action: Action, next_state: State, uniform: Reward) -> Conclusion:
-        """An end leaves no next state."""
+        """A step with an outcome has no next state."""
         ended = self.terminated(next_state)
         outcome: Int[Tensor, "*n"] = torch.where(ended, next_state[..., 0].long() - self.count, GOES_ON)
         return Conclusion(
@@ -98,30 +98,30 @@ class FiniteProcess(KnownSCM):
         return torch.rand(count, 1, generator=generator)
 
     def transition(self, state: State, action: Action, noise: Noise) -> State:
-        """What follows an end is another patient's business: there the last state's table stands in."""
+        """Rows after an outcome are not used; they take the last state's table."""
         here = state[..., 0].long().clamp(max=self.count - 1)
         after = torch.searchsorted(self.cumulated[here, self.actions.index(action)], noise, right=True)
         return after.clamp(max=self.cumulated.shape[-1] - 1).to(state)
 
     def value(self, policy: Float[Tensor, "s a"]) -> float:
-        """What the policy, so likely to take each action, earns from first states on; exact, and never cut."""
-        return float(self.start.double() @ self._worth(policy))
+        """Return the exact value of a policy, given by its action probabilities, without a horizon."""
+        return float(self.start.double() @ self._state_values(policy))
 
     def optimal(self) -> Float[Tensor, "s a"]:
-        """The best policy, by policy iteration; of equally good actions it takes the first."""
+        """Return the optimal policy, by policy iteration; of tied actions it takes the first."""
         best = torch.full(self.chance.shape[:2], 1 / self.actions.count, dtype=torch.double)
         places = torch.arange(self.actions.count)
         while True:
-            worth = torch.cat([self.discount * self._worth(best), torch.tensor(self.end_rewards).double()])
-            gain = self.chance.double() @ worth
-            equal = gain > gain.amax(1, keepdim=True) - TIED
-            found = torch.nn.functional.one_hot(torch.where(equal, places, len(places)).amin(1), len(places)).double()
-            if torch.equal(found, best):
+            values = torch.cat([self.discount * self._state_values(best), torch.tensor(self.end_rewards).double()])
+            gain = self.chance.double() @ values
+            tied = gain > gain.amax(1, keepdim=True) - TIED
+            greedy = torch.nn.functional.one_hot(torch.where(tied, places, len(places)).amin(1), len(places)).double()
+            if torch.equal(greedy, best):
                 return best.float()
-            best = found
+            best = greedy
 
-    def _worth(self, policy: Float[Tensor, "s a"]) -> Float[Tensor, " s"]:
-        """V = r + γPV, solved."""
+    def _state_values(self, policy: Float[Tensor, "s a"]) -> Float[Tensor, " s"]:
+        """Solve V = r + γPV."""
         after = torch.einsum("sa,sae->se", policy.double(), self.chance.double())
         ends = after[:, self.count :] @ torch.tensor(self.end_rewards).double()
         stays = torch.eye(self.count).double() - self.discount * after[:, : self.count]

@@ -17,19 +17,19 @@ from counterpoint.core.errors import CounterpointError
 from reproduction.tasks.finite import FiniteProcess
 
 LIVING = 713
-"""States of patients in treatment; behind them stand death and survival."""
+"""States of patients in treatment; death and survival follow."""
 TABLES = Path("envs", "assets", "dynamics.npz")
 
 
 class ICUSepsis(NamedTuple):
-    """The process, and how likely clinicians take each action in it."""
+    """The process, and the clinicians' action probabilities."""
 
     process: FiniteProcess
     expert: Float[Tensor, "s a"]
 
 
 def icu_sepsis() -> ICUSepsis:
-    """The published process."""
+    """Read the published process."""
     package = find_spec("icu_sepsis")
     if package is None or package.origin is None:
         raise CounterpointError("ICU-Sepsis is not installed; run pip install 'counterpoint[bench]'")

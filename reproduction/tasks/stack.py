@@ -1,4 +1,4 @@
-"""Tasks side by side as one: in a stack of jobs, each may have a reward and an end of its own."""
+"""A stack of tasks: each job of a stack has its own reward and end."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from counterpoint.tasks.base import Conclusion, Task
 
 
 class TaskStack(Task):
-    """K tasks of the same actions and outcomes: task k rewards and ends the steps [k]."""
+    """K tasks with the same actions and outcomes: task k gives reward and end of the steps [k]."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         require(len(tasks) > 0, "there are no tasks to stack; give at least one")
@@ -28,14 +28,14 @@ class TaskStack(Task):
         return torch.stack(self._each(lambda task, after: task.terminated(after), next_state))
 
     def expected(self, state: Tensor, action: Tensor, next_state: Tensor) -> tuple[Tensor, Tensor]:
-        each = self._each(lambda task, *steps: task.expected(*steps), state, action, next_state)
-        reward, survival = map(torch.stack, zip(*each, strict=True))
+        expected = self._each(lambda task, *steps: task.expected(*steps), state, action, next_state)
+        reward, survival = map(torch.stack, zip(*expected, strict=True))
         return reward, survival
 
     def conclude(self, state: Tensor, action: Tensor, next_state: Tensor, uniform: Tensor) -> Conclusion:
-        each = self._each(lambda task, *steps: task.conclude(*steps), state, action, next_state, uniform)
-        return Conclusion(*map(torch.stack, zip(*each, strict=True)))
+        ends = self._each(lambda task, *steps: task.conclude(*steps), state, action, next_state, uniform)
+        return Conclusion(*map(torch.stack, zip(*ends, strict=True)))
 
-    def _each(self, judge: Callable[..., Any], *steps: Tensor) -> list[Any]:
-        """What every task makes of its own share of the steps."""
-        return [judge(task, *own) for task, *own in zip(self.tasks, *steps, strict=True)]
+    def _each(self, function: Callable[..., Any], *steps: Tensor) -> list[Any]:
+        """Apply a function to every task and its steps."""
+        return [function(task, *part) for task, *part in zip(self.tasks, *steps, strict=True)]

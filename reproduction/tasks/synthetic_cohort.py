@@ -1,9 +1,8 @@
-"""The synthetic ward's patients as a table of the same columns as a cohort of MIMIC-III, with a truth behind every row.
+"""The synthetic ward's patients as a table with the columns of a MIMIC-III cohort and known counterfactuals.
 
-A stay ends with an outcome, or is cut at the horizon: its last row is then `truncated`, the state that the last
-decision led to, without doses and without a reward. Doses are the five amounts of each drug that the ward gives, so
-that the table's actions are the task's. The table holds what a hospital would know; the noise, and with it every
-counterfactual, is in `log()`.
+A stay ends with an outcome, or is cut at the horizon: its last row is then `truncated`, the state after the last
+decision, without doses and reward. Doses are the five amounts of each drug that the ward gives, so that the table's
+actions are the task's. The table holds what a hospital would record; the noise is in `log()`.
 """
 
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ FLAGS = ("gender", "mechvent")
 
 @dataclass(frozen=True)
 class SyntheticCohort:
-    """Patients of the synthetic ward whom its physician treated.
+    """Patients of the synthetic ward, treated by its physician.
 
     Example:
         >>> cohort = SyntheticCohort(patients=50)
@@ -38,11 +37,11 @@ class SyntheticCohort:
     """
 
     patients: Positive = 15_656
-    """Patients, a stay each; as many as the paper's cohort has unless told."""
+    """Patients, with one stay each; by default as many as the paper's cohort."""
     held_out: Share = 0.2
-    """Share of the patients that nothing is to be learned from."""
+    """Share of the patients held out from learning."""
     seed: Count = 0
-    """Seed of the patients, of all that happens to them, and of that share."""
+    """Seed of the patients, their records and the split."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -50,16 +49,16 @@ class SyntheticCohort:
 
     @property
     def task(self) -> SyntheticSepsis:
-        """The truth: patient i of the table is its subject i."""
+        """The simulator; its subject i is patient i of the table."""
         return SyntheticSepsis(population(self.patients, self.seed))
 
     def log(self) -> Transitions:
-        """What happened, with the noise that made it."""
+        """Simulate the log, with its noise."""
         task = self.task
         return simulate(task, physician(task), self.patients, task.horizon, self.seed)
 
     def build(self, out: Path) -> dict[str, Any]:
-        """Write the table; what is in it is returned."""
+        """Write the table and return its counts and columns."""
         import pyarrow as pa
 
         log = self.log()
@@ -79,7 +78,7 @@ class SyntheticCohort:
 
 
 def _rows(log: Transitions) -> Any:
-    """A row a decision, and one for the state in which a record stops."""
+    """A row for each decision, and one for the state in which a record is cut."""
     stops = log.truncated
     after = pd.DataFrame(_known(log.next_state[stops], log.subject[stops], log.step[stops] + 2) | _nothing(stops))
     rows = pd.concat([pd.DataFrame(_known(log.state, log.subject, log.step + 1) | _decided(log)), after])
@@ -99,7 +98,7 @@ def _known(state: torch.Tensor, patient: torch.Tensor, bloc: torch.Tensor) -> di
 
 
 def _decided(log: Transitions) -> dict[str, Any]:
-    """Doses in double precision, so that what is read back are the ward's own amounts."""
+    """Actions and outcomes; doses in double precision, so that reading gives the same amounts."""
     codes = log.action_index.numpy()
     amounts = np.array(ACTIONS.values)[codes]
     return {
@@ -113,7 +112,7 @@ def _decided(log: Transitions) -> dict[str, Any]:
 
 
 def _nothing(stops: torch.Tensor) -> dict[str, Any]:
-    """What stands in a row without a decision."""
+    """The columns of a row without a decision."""
     count = int(stops.sum())
     amounts = dict.fromkeys(("input_4hourly", "max_dose_vaso", "reward"), np.full(count, np.nan))
     codes = dict.fromkeys(("fluid_bin", "vaso_bin", "action"), pd.array([pd.NA] * count, dtype="Int64"))

@@ -2,14 +2,13 @@
 
     V' = V·(1 + ρ ln(K/V) − β_c C − (α d + β d²) + e),    C = C₋₁/2 + 5·chemo,    d = 2·radio,    e ~ N(0, 0.01²)
 
-Every patient has an α, ρ and β_c of his own; a forecaster is told his type alone. Chemotherapy and radiotherapy are
+Every patient has his own α, ρ and β_c; a forecaster sees only his type. Chemotherapy and radiotherapy are
 each given with probability sigmoid(γ/13·(D̄ − 6.5)), D̄ a mean diameter: γ is how strongly treatment follows size.
 
-The draws come in the order of the published simulator, from NumPy's frozen legacy stream: with one of its seeds, these
-are its data sets. What it does and one would not expect is kept, because the published numbers were scored on it:
-the training patients are never treated on their first day; a test patient's D̄ is taken from another row of the test
-set (see `tumour_questions.Board`); an observed volume lies between nothing and a ball of 13 cm, and an imagined one may
-lie outside.
+Draws have the order of the published simulator and come from NumPy's frozen legacy stream: its seeds give its data
+sets. Its peculiarities are kept, because the published numbers were scored on them: training patients are never treated
+on their first day; a test patient's D̄ is taken from another row of the test set (see `tumour_questions.Board`); an
+observed volume lies between zero and a ball of 13 cm, and an imagined one may lie outside.
 """
 
 from dataclasses import dataclass
@@ -59,7 +58,7 @@ CAPACITY, DEATH = ball(30), ball(13)
 
 
 class Cohort(NamedTuple):
-    """Patients as they are before the first day; arrays of one value a patient."""
+    """Patients before the first day; arrays with one value a patient."""
 
     volume: ndarray
     type: ndarray
@@ -76,13 +75,13 @@ class Cohort(NamedTuple):
 
 
 def draw_cohort(count: int, random: np.random.RandomState) -> Cohort:
-    """Patients with diameters log-normal by stage, (α, ρ) jointly normal and positive, β_c normal."""
+    """Draw patients: diameters log-normal by stage, (α, ρ) jointly normal and positive, β_c normal."""
     volume = _first_volumes(count, random)
     radio, growth = _radio_and_growth(count, random)
     kind = random.choice([1, 2, 3], count)
     chemo = 0.028 + 0.0007 * _between(-0.028 / 0.0007, np.inf, count, random)
     cohort = Cohort(volume, kind, radio + 0.1 * 0.0398 * (kind == 1), growth, chemo + 0.1 * 0.028 * (kind == 3))
-    # Volumes were drawn stage by stage, so patients are dealt anew.
+    # Volumes were drawn stage by stage, so patients are shuffled.
     return cohort.of(random.permutation(count))
 
 
@@ -101,11 +100,11 @@ def _first_volumes(count: int, random: np.random.RandomState) -> ndarray:
 def _radio_and_growth(count: int, random: np.random.RandomState) -> ndarray:
     spread = np.array([0.168, 7.23e-3])
     covariance = np.outer(spread, spread) * [[1, 0.87], [0.87, 1]]
-    found = np.empty((0, 2))
-    while len(found) < count:
+    accepted = np.empty((0, 2))
+    while len(accepted) < count:
         drawn = random.multivariate_normal([0.0398, 7e-5], covariance, count)
-        found = np.concatenate([found, drawn[(drawn > 0).all(1)]])
-    return found[:count].T
+        accepted = np.concatenate([accepted, drawn[(drawn > 0).all(1)]])
+    return accepted[:count].T
 
 
 def _between(low: float, high: float, count: int, random: np.random.RandomState) -> ndarray:
@@ -135,7 +134,7 @@ def treatment_probability(gamma: float, mean_diameter: ndarray) -> ndarray:
 
 @dataclass
 class Course:
-    """What happened to patients: column `t` of an array is day `t`. The last day has a volume and no treatment."""
+    """Records of patients: column `t` of an array is day `t`. The last day has a volume and no treatment."""
 
     cohort: Cohort
     volume: ndarray
@@ -144,22 +143,22 @@ class Course:
     length: ndarray
     """Days with a next day, for every patient."""
     outcome: ndarray
-    """The place of his end in `OUTCOMES`, −1 where the record just stops."""
+    """The index of the outcome in `OUTCOMES`, −1 where the record is cut."""
 
     @classmethod
-    def begun(cls, cohort: Cohort) -> "Course":
+    def start(cls, cohort: Cohort) -> "Course":
         count = len(cohort.volume)
         volume, flags = np.zeros((count, DAYS)), np.zeros((count, DAYS, 2))
         volume[:, 0] = cohort.volume
         return cls(cohort, volume, flags, np.full(count, DAYS - 1), np.full(count, -1))
 
-    def treat(self, day: int, probability: ndarray, luck: tuple[ndarray, ndarray], who: ndarray | int) -> None:
-        """Give each treatment to those whose luck lies below the probability."""
-        for column, drawn in enumerate(luck):
-            self.flags[who, day, column] = drawn < probability
+    def treat(self, day: int, probability: ndarray, uniform: tuple[ndarray, ndarray], patients: ndarray) -> None:
+        """Give each treatment to those whose uniform draw lies below the probability."""
+        for column, drawn in enumerate(uniform):
+            self.flags[patients, day, column] = drawn < probability
 
     def table(self) -> Transitions:
-        """The days as the forecasters see them: volume, type and the two flags; one row a day that has a next."""
+        """Return the days as forecasters see them: volume, type and two flags; a row for each day that has a next."""
         patient, day = np.nonzero(np.arange(DAYS) < self.length[:, None])
         last = day == self.length[patient] - 1
         ended = self.outcome[patient]
@@ -182,40 +181,40 @@ def _numbers(*columns: ndarray) -> Float[Tensor, "n c"]:
     return torch.from_numpy(np.stack(columns, 1)).float()
 
 
-class Luck(NamedTuple):
-    """What chance decides, [patients, days] each."""
+class Noise(NamedTuple):
+    """Exogenous draws, [patients, days] each."""
 
-    noise: ndarray
+    volume: ndarray
     recovery: ndarray
     chemo: ndarray
     radio: ndarray
 
     @classmethod
-    def drawn(cls, shape: tuple[int, ...], random: np.random.RandomState) -> "Luck":
+    def draw(cls, shape: tuple[int, ...], random: np.random.RandomState) -> "Noise":
         return cls(NOISE * random.randn(*shape), *(random.rand(*shape) for _ in range(3)))
 
 
 def simulate_training(count: int, gamma: float, random: np.random.RandomState) -> Course:
-    """Patients whose treatment follows the mean diameter of the fifteen days before; none on the first day."""
-    course = Course.begun(draw_cohort(count, random))
-    luck = Luck.drawn((count, DAYS), random)
+    """Simulate patients whose treatment follows the mean diameter of the fifteen days before; none on the first day."""
+    course = Course.start(draw_cohort(count, random))
+    noise = Noise.draw((count, DAYS), random)
     alive, drug, wide = np.arange(count), np.zeros(count), np.zeros((count, DAYS))
     for day in range(1, DAYS):
         before, patient = course.volume[alive, day - 1], course.cohort.of(alive)
         change = relative_change(patient, before, drug[alive], course.flags[alive, day - 1, 1])
-        after = before * (1 + change + luck.noise[alive, day])
+        after = before * (1 + change + noise.volume[alive, day])
         wide[alive, day - 1] = diameter(before)
         mean = wide[alive, max(day - WINDOW, 0) : day].mean(1)
-        course.treat(day, treatment_probability(gamma, mean), (luck.chemo[alive, day], luck.radio[alive, day]), alive)
+        course.treat(day, treatment_probability(gamma, mean), (noise.chemo[alive, day], noise.radio[alive, day]), alive)
         drug[alive] = drug[alive] / 2 + CHEMO_DOSE * course.flags[alive, day, 0]
-        alive = _end(course, alive, day, after, luck.recovery[alive, day])
+        alive = _end(course, alive, day, after, noise.recovery[alive, day])
     return course
 
 
-def _end(course: Course, alive: ndarray, day: int, after: ndarray, luck: ndarray) -> ndarray:
-    """Enter the volumes of a day and the ends they bring; who is left."""
+def _end(course: Course, alive: ndarray, day: int, after: ndarray, uniform: ndarray) -> ndarray:
+    """Store the volumes and outcomes of a day; return the patients who go on."""
     died = after > DEATH
-    recovered = ~died & (luck < np.exp(-CELLS * after.clip(0)))
+    recovered = ~died & (uniform < np.exp(-CELLS * after.clip(0)))
     course.volume[alive, day] = np.where(recovered, 0, after.clip(None, DEATH))
     ended = died | recovered
     course.length[alive[ended]] = day
