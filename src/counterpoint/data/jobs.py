@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -29,7 +28,7 @@ def context(*columns: Float[Tensor, "*n _"], theta: Float[Tensor, "*m t"] = NO_T
     return wide[0] if len(wide) == 1 else torch.cat(parts, -1)
 
 
-def check_factors(theta: Any, rows: int) -> Float[Tensor, "_ t"]:
+def check_factors(theta: Tensor, rows: int) -> Float[Tensor, "_ t"]:
     """Refuse subject factors that are not finite or not one row for each row (or one for all rows)."""
     right = isinstance(theta, Tensor) and theta.ndim == 2 and len(theta) in (1, rows) and bool(theta.isfinite().all())
     if not right:
@@ -73,7 +72,7 @@ class Job:
         return replace(self, data=self.data[rows], theta=self.rows_theta[rows])
 
 
-def identity(recipe: Any, jobs: Sequence[Job], *more: Any) -> str:
+def identity(recipe: object, jobs: Sequence[Job], *more: object) -> str:
     """Return a hash that identifies a training run; checkpoints of other recipes, tables or seeds are not continued."""
     return recipe_hash(recipe, [job.identity for job in jobs], *more)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
@@ -89,13 +88,18 @@ class Schema:
 
     @classmethod
     def of(
-        cls, state_names: Sequence[str], actions: ActionSpace, action_names: Sequence[str] = (), **more: Any
+        cls,
+        state_names: Sequence[str],
+        actions: ActionSpace,
+        action_names: Sequence[str] = (),
+        knowledge: Knowledge = Knowledge(),
     ) -> "Schema":
         """Return a schema of numeric states; actions without names are numbered."""
         require(isinstance(actions, Discrete | Box), "actions are no action space; give Discrete.of([…]) or a Box")
         require(isinstance(state_names, list | tuple), "state_names is no list of names; give one name a column")
         states = tuple(Column(name) for name in state_names)
-        return cls(states, actions, tuple(action_names) or numbered("action", actions.width), **more)
+        names = tuple(action_names) or numbered("action", actions.width)
+        return cls(states, actions, names, knowledge=knowledge)
 
     @property
     def state_names(self) -> tuple[str, ...]:
@@ -159,7 +163,7 @@ class Schema:
                 " or the declaration",
             )
 
-    def choices(self) -> list[dict[str, Any]]:
+    def choices(self) -> list[dict[str, str | float]]:
         """Return every action of a finite space as values of the table's action columns."""
         if not isinstance(self.actions, Discrete):
             raise CounterpointError("a continuous action space has no list of actions; cut the doses into Bins")
@@ -167,8 +171,8 @@ class Schema:
             return [dict(zip(self.action_names, values, strict=True)) for values in self.actions.values]
         return [self._choice(index) for index in range(self.actions.count)]
 
-    def _choice(self, index: int) -> dict[str, Any]:
-        values: dict[str, Any] = {}
+    def _choice(self, index: int) -> dict[str, str | float]:
+        values: dict[str, str | float] = {}
         for column in reversed(self.doses):
             index, code = divmod(index, column.count)
             values[column.name] = column.value(code)
@@ -195,7 +199,7 @@ class Schema:
         ]
 
 
-def _label(name: str, value: Any, alone: bool) -> str:
+def _label(name: str, value: str | float, alone: bool) -> str:
     text = f"{value:g}" if isinstance(value, float) else str(value)
     return text if alone else f"{name} {text}"
 

@@ -161,8 +161,8 @@ class Stored:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.header, self._group = self._guarded(
-            {".csv": lambda: _open_csv(self.path), ".parquet": lambda: _open_parquet(self.path)}
+        self.header, self._group = read_guarded(
+            self.path, {".csv": lambda: _open_csv(self.path), ".parquet": lambda: _open_parquet(self.path)}
         )
         self.schema = decode(self.header["schema"], SCHEMA_CLASSES)
         self.layout = decode(self.header["layout"], SCHEMA_CLASSES)
@@ -207,14 +207,11 @@ class Stored:
     def _fields(self, group: int, names: Sequence[str]) -> dict[str, Tensor]:
         size, *hashes = self.header["groups"][group]
         file_names = file_columns(self.header, names)
-        columns = self._guarded(dict.fromkeys(SUFFIXES, lambda: self._group(group, file_names)))
-        fields = self._guarded(dict.fromkeys(SUFFIXES, lambda: tensors(self.header, names, columns, size)))
+        columns = read_guarded(self.path, dict.fromkeys(SUFFIXES, lambda: self._group(group, file_names)))
+        fields = read_guarded(self.path, dict.fromkeys(SUFFIXES, lambda: tensors(self.header, names, columns, size)))
         expected = dict(zip(COLUMNS, hashes, strict=True))
         require(all(field_hash(fields[name]) == expected[name] for name in names), changed(self.path, "numbers"))
         return fields
-
-    def _guarded(self, readers: dict[str, Callable[[], Any]]) -> Any:
-        return read_guarded(self.path, readers)
 
 
 def _in_a_file(folder: Path) -> Callable[[Tensor, int], Tensor]:

@@ -8,10 +8,10 @@ import gzip
 import os
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 import numpy as np
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import narwhals as nw
     import pyarrow as pa
 
-
+Read = TypeVar("Read")
 TEXT_SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 LARGEST = float(np.finfo(np.float32).max)
 """Larger numbers are infinite in single precision."""
@@ -435,7 +435,7 @@ def _head(path: Path, encoding: str) -> list[str]:
     return first.decode(encoding, errors="ignore").splitlines()[:50] or [""]
 
 
-def read_guarded(path: Path, readers: dict[str, Callable[[], Any]], encoding: str = "utf-8") -> Any:
+def read_guarded(path: Path, readers: Mapping[str, Callable[[], Read]], encoding: str = "utf-8") -> Read:
     """Call the reader for the suffix. A library's messages may quote patients' data, so they are not passed on."""
     import pyarrow as pa
 

@@ -28,6 +28,7 @@ from counterpoint.sources.mimic.steps import CohortStep, Report, Workspace, work
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
 Antibiotics = Literal["ai-clinician", "mimic-code"]
 Mode = Literal["faithful", "corrected"]
@@ -160,7 +161,7 @@ def attrition(space: Workspace) -> list[dict[str, Any]]:
     return [{"step": description, "stays": int(space.value(query))} for description, query in left]
 
 
-def write_parquet(table: Any, out: Path) -> None:
+def write_parquet(table: "pa.Table", out: Path) -> None:
     """Write a table atomically; equal tables give equal bytes."""
     import pyarrow.parquet as pq
 

@@ -18,6 +18,7 @@ from counterpoint.tasks.sepsis import SyntheticSepsis
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
 RewardRule = Literal["raghu", "komorowski"]
 ACTIONS = ("input_4hourly", "max_dose_vaso")
@@ -34,7 +35,7 @@ def training_patients(rows: "pd.DataFrame", held_out: float, seed: int) -> np.nd
 
 def decisions(
     rows: "pd.DataFrame", features: Sequence[str], rule: RewardRule, split: tuple[float, int], with_scaled: bool = False
-) -> tuple[Any, dict[str, Any]]:
+) -> "tuple[pa.Table, dict[str, Any]]":
     """Return the Arrow table of decisions, sorted by stay and bloc, and a summary for the manifest."""
     import pyarrow as pa
 
@@ -88,6 +89,6 @@ def _single(rows: "pd.DataFrame") -> "pd.DataFrame":
     return rows.astype({name: np.float32 for name in rows if rows[name].dtype == np.float64})
 
 
-def _plain(column: Any) -> Any:
+def _plain(column: "pd.Series") -> "pd.Series":
     """Convert flags to whole numbers, so that they are read as categories."""
     return column.astype(np.int64) if column.name in FLAGS else column

@@ -21,6 +21,7 @@ from counterpoint.sources.mimic.decisions import OUTCOME, RewardRule, decisions,
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
 DAYS = 365.25
 
@@ -60,7 +61,7 @@ class PublishedCohort:
         write_parquet(table, out)
         return summary
 
-    def _ai_clinician(self, rows: "pd.DataFrame", path: Path) -> tuple[Any, dict[str, Any]]:
+    def _ai_clinician(self, rows: "pd.DataFrame", path: Path) -> "tuple[pa.Table, dict[str, Any]]":
         features, rule = FEATURES[self.features or "ctrl46"], self.reward or "raghu"
         spelled = {name.lower(): name for name in (*CTRL46, *features, *DOSES, OUTCOME[rule], "bloc")}
         rows = rows.rename(columns={name: spelled.get(name.lower(), name.lower()) for name in rows})
@@ -73,7 +74,7 @@ class PublishedCohort:
         table, summary = decisions(rows.reset_index(drop=True), features, rule, split, self.scaled)
         return table, {"format": "AI Clinician", **summary}
 
-    def _mimic_sepsis(self, rows: "pd.DataFrame", path: Path) -> tuple[Any, dict[str, Any]]:
+    def _mimic_sepsis(self, rows: "pd.DataFrame", path: Path) -> "tuple[pa.Table, dict[str, Any]]":
         import pyarrow as pa
 
         require(
