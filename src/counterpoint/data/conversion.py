@@ -202,7 +202,8 @@ def _repeated(actions: Any, converted: Converted) -> Converted:
     import narwhals as nw
 
     plain = isinstance(actions, Mapping) or _is_series(actions)
-    backend = "pandas" if plain else open_table(actions, []).frame.implementation
+    frame: Any = actions
+    backend = "pandas" if plain else open_table(frame, []).frame.implementation
     return _named(converted.values, lambda data: nw.from_dict(data, backend=backend).to_native())
 
 

@@ -123,6 +123,7 @@ def _transitions(
             knowledge=layout.knowledge,
         )
         layout = replace(layout, step=episodes.step_text, dates=episodes.dates)
+    provenance = episodes.provenance()
     rows = Transitions.logged(
         state=_single(values[episodes.keep]),
         action=action.features[torch.from_numpy(episodes.rows)],
@@ -132,7 +133,12 @@ def _transitions(
         subject_names=episodes.subjects()[1],
         outcome_names=episodes.outcome_names,
         layout=layout,
-        **episodes.provenance(),
+        outcome=provenance["outcome"],
+        terminated=provenance["terminated"],
+        truncated=provenance["truncated"],
+        subject=provenance["subject"],
+        episode=provenance["episode"],
+        step=provenance["step"],
     )
     schema.check_rows(rows.state, rows.action, rows.next_state)
     notes = [

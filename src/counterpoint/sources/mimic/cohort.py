@@ -135,7 +135,7 @@ class SepsisCohort:
         return pd.DataFrame(kept | {name: columns[name] for name in ROW} | delay | missing)
 
 
-def _blocs(space: Workspace, table: str) -> "pd.DataFrame":
+def _blocs(space: Workspace, table: str) -> Any:
     """Return the rows of a table of blocs joined with their stays."""
     query = f"SELECT b.*, s.* EXCLUDE (stay) FROM {table} AS b JOIN stays AS s USING (stay) ORDER BY stay, bloc"
     rows = space.rows(query)

@@ -89,6 +89,6 @@ def _single(rows: "pd.DataFrame") -> "pd.DataFrame":
     return rows.astype({name: np.float32 for name in rows if rows[name].dtype == np.float64})
 
 
-def _plain(column: "pd.Series") -> "pd.Series":
+def _plain(column: Any) -> Any:
     """Convert flags to whole numbers, so that they are read as categories."""
     return column.astype(np.int64) if column.name in FLAGS else column

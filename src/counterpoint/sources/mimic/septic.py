@@ -49,7 +49,7 @@ def exclusions(rows: "pd.DataFrame") -> "pd.DataFrame":
     return pd.DataFrame({name: np.asarray(column) for name, column in columns.items()} | {"reason": reason})
 
 
-def _withdrawn(most: "pd.DataFrame", last: "pd.DataFrame", blocs: "pd.Series") -> "pd.Series":
+def _withdrawn(most: "pd.DataFrame", last: "pd.DataFrame", blocs: "pd.Series") -> Any:
     """Return the stays that ended in death after a high dose of vasopressor was stopped without improvement.
 
     As published, only where no bloc lacks a row and the record is not the longest possible.

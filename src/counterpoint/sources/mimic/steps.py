@@ -71,8 +71,8 @@ class Workspace:
                 self.made.append(step.table)
         self.report("steps", len(steps), len(steps))
 
-    def rows(self, query: str) -> "pd.DataFrame":
-        """Return the result of a query as a DataFrame; the query must have an ORDER BY."""
+    def rows(self, query: str) -> Any:
+        """Return the result of a query, which must have an ORDER BY, as a DataFrame; pandas' own types are too wide."""
         return self.connection.execute(query).df()
 
     def value(self, query: str) -> Any:

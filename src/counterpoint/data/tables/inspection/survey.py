@@ -35,11 +35,12 @@ SAMPLE = 20_000
 
 def column_names(role: str, names: str | Iterable[str] | None) -> tuple[str, ...]:
     """Return the names of a role as a tuple; empty names are left out."""
-    listed = isinstance(names, Iterable) and not isinstance(names, str)
-    several = tuple(names) if listed else () if names is None else (names,)
-    wrong = [name for name in several if not isinstance(name, str)]
+    if names is None:
+        return ()
+    listed = [names] if isinstance(names, str) or not isinstance(names, Iterable) else list(names)
+    wrong = [name for name in listed if not isinstance(name, str)]
     require(not wrong, f"{role}={names!r} does not name a column; give its name, or a list of names")
-    return tuple(str(name) for name in several if name)
+    return tuple(name for name in listed if name)
 
 
 def open_columns(table: Table, roles: Roles, encoding: str, is_id: Iterable[str]) -> CheckedColumns:
