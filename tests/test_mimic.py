@@ -437,7 +437,7 @@ def test_a_killed_run_goes_on_where_it_was(plain: Path, tmp_path: Path) -> None:
         assert "suspected" in tables
         assert "definition_blocs" not in tables
         space.run(SepsisCohort(held_out=0.34).steps())
-        assert space.made == ["definition_blocs", "definition", "septic", "decision_blocs", "cohort"]
+        assert space.built == ["definition_blocs", "definition", "septic", "decision_blocs", "cohort"]
     built(raw, out, held_out=0.34)
     assert out.read_bytes() == (plain / "cohort.parquet").read_bytes()
 
@@ -456,7 +456,7 @@ def test_a_change_makes_again_what_follows_it(tmp_path: Path) -> None:
     def ran(mode: str, text: str) -> list[str]:
         with workspace(raw, tmp_path / "steps.duckdb", {"mode": mode}, "1GB", 1, lambda *_: None) as space:
             space.run(steps(text))
-            return space.made
+            return space.built
 
     assert ran("faithful", "b") == ["a", "b", "c"]
     assert ran("faithful", "b") == []
@@ -489,7 +489,7 @@ def test_ctrl_c_stops_a_query_at_once_and_the_next_run_goes_on(tmp_path: Path) -
     def ran(second: Callable[[Workspace], Iterator[pd.DataFrame]]) -> list[str]:
         with workspace(raw, tmp_path / "steps.duckdb", {}, "1GB", 1, lambda *_: None) as space:
             space.run([CohortStep("a", make=one), CohortStep("b", make=second)])
-            return space.made
+            return space.built
 
     before, started = signal.signal(signal.SIGINT, signal.default_int_handler), monotonic()
     try:

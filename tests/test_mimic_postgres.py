@@ -153,7 +153,7 @@ def test_a_lost_server_is_one_line_and_the_next_run_goes_on(filled: RawMimic, tm
     def made(make: Callable[[Workspace], Iterator[pd.DataFrame]]) -> list[str]:
         with workspace(SERVER, tmp_path / "x.duckdb", {}, "1GB", 1, lambda *_: None) as space:
             space.run([CohortStep("a", make=make, text="raw_chartevents")])
-            return space.made
+            return space.built
 
     with pytest.raises(CounterpointError, match=r"CHARTEVENTS .*the server ended") as refused:
         made(lose)
@@ -166,7 +166,7 @@ def test_what_is_written_to_the_server_is_noticed(filled: RawMimic, tmp_path: Pa
     def made() -> list[str]:
         with workspace(SERVER, tmp_path / "x.duckdb", {"mode": "corrected"}, "1GB", 1, lambda *_: None) as space:
             space.run(SepsisCohort().steps()[:5])
-            return space.made
+            return space.built
 
     assert made() == ["items", "chart", "comorbidities", "stays", "cultures"]
     assert made() == []

@@ -34,7 +34,7 @@ class Windows:
     subject: Int[Tensor, " w"]
 
 
-@dataclass(frozen=True, eq=False)  # Tensors have no single truth: tables are told apart by `fingerprint`.
+@dataclass(frozen=True, eq=False)  # Tensors have no truth value; compare `fingerprint`.
 class Transitions:
     """Rows (s, a, r, s') of many subjects, with their provenance.
 

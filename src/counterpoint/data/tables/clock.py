@@ -255,7 +255,7 @@ def _largest(part: np.ndarray, whose: np.ndarray, when: np.ndarray) -> np.ndarra
 
 
 def step_notes(
-    name: str, elapsed: np.ndarray, inside: np.ndarray, record: np.ndarray, known: bool = False
+    name: str, elapsed: np.ndarray, inside: np.ndarray, record: np.ndarray, step_known: bool = False
 ) -> list[str]:
     """Return notes on records in another time unit, rows charted twice and rows too far apart.
 
@@ -264,12 +264,12 @@ def step_notes(
         elapsed: Steps since the row before, in sorted order.
         inside: Which rows have a row before them in their record.
         record: Record of every row.
-        known: Whether the step is that of the training table. One that is estimated from this table is used only where
-            at least half of the rows are one step apart.
+        step_known: Whether the step is that of the training table. One that is estimated from this table is used only
+            where at least half of the rows are one step apart.
     """
-    if not known and 2 * uneven(elapsed, inside).sum() > inside.sum():
+    if not step_known and 2 * uneven(elapsed, inside).sum() > inside.sum():
         return []
-    units = _in_another_unit(elapsed[inside], record[inside], MIN_STEPS_KNOWN if known else MIN_STEPS)
+    units = _in_another_unit(elapsed[inside], record[inside], MIN_STEPS_KNOWN if step_known else MIN_STEPS)
     if units:
         return [
             f"the rows of {units} of {len(np.unique(record))} records in column '{name}' are evenly spaced, but not by"

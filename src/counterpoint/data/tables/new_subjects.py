@@ -197,7 +197,7 @@ def _sorted_rows(columns: CheckedColumns, layout: Layout) -> _SortedRows:
     gaps = np.bincount(codes[order], weights=jumps, minlength=len(names)).astype(int).tolist()
     notes = [
         *_gap_notes(jumps, ~opens, layout),
-        *step_notes(layout.time, elapsed, ~opens, codes[order], known=True),
+        *step_notes(layout.time, elapsed, ~opens, codes[order], step_known=True),
     ]
     return _SortedRows(codes[order], names, order, elapsed, gaps, notes)
 

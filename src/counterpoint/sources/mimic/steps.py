@@ -54,7 +54,7 @@ class Workspace:
     """Variables that queries read by getvariable('name')."""
     source: MimicSource
     report: Report
-    made: list[str] = field(default_factory=list)
+    built: list[str] = field(default_factory=list)
     """Tables that this run built."""
 
     def run(self, steps: list[CohortStep]) -> None:
@@ -68,7 +68,7 @@ class Workspace:
             parent = digest([parent, step.table, text, variables, read])
             if not self._has(step.table, parent):
                 self._make(step, text, parent, list(read))
-                self.made.append(step.table)
+                self.built.append(step.table)
         self.report("steps", len(steps), len(steps))
 
     def rows(self, query: str) -> Any:
