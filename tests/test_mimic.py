@@ -24,9 +24,8 @@ from counterpoint.core.errors import CounterpointError
 from counterpoint.sources.mimic import reading
 from counterpoint.sources.mimic.cohort import SepsisCohort
 from counterpoint.sources.mimic.columns import FEATURES
-from counterpoint.sources.mimic.decisions import rewards
+from counterpoint.sources.mimic.decisions import rewards, scaled
 from counterpoint.sources.mimic.imputation import imputed
-from counterpoint.sources.mimic.scaling import scaled
 from counterpoint.sources.mimic.scores import published_sirs, published_sofa, scores
 from counterpoint.sources.mimic.steps import CohortStep, Workspace, workspace
 from counterpoint.tasks.sepsis_columns import COLUMNS

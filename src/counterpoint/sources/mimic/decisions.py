@@ -1,9 +1,15 @@
 """Convert the cohort's rows to decisions: actions by quantiles of the doses, rewards, ends, and held-out patients.
 
 action = 5·fluid + vasopressor      bin 0 is no dose, the other four are quarters of the training patients' doses
+
+Scaled features are those of the published policies, by the training patients' statistics:
+
+flags                                   x − ½
+doses, amounts and skewed tests         (log(0.1 + x) − mean) / sd
+all others                              (x − mean) / sd
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -13,7 +19,6 @@ from counterpoint.data.doses import Bins
 from counterpoint.data.tables.clock import changes
 from counterpoint.data.transitions import held_out_subjects
 from counterpoint.sources.mimic.columns import COMPUTED, CTRL46, DOSES, WHOLE
-from counterpoint.sources.mimic.scaling import FLAGS, scaled
 from counterpoint.tasks.sepsis import SyntheticSepsis
 
 if TYPE_CHECKING:
@@ -25,6 +30,9 @@ ACTIONS = ("input_4hourly", "max_dose_vaso")
 OUTCOME = {"raghu": "died_in_hosp", "komorowski": "mortality_90d"}
 KOMOROWSKI = 100.0
 """Reward of a survivor's last row; 0 before it."""
+FLAGS = ("gender", "mechvent", "re_admission")
+LOGARITHMIC = ("SpO2", "BUN", "Creatinine", "SGOT", "SGPT", "Total_bili", "INR", "max_dose_vaso", "median_dose_vaso",
+               "input_total", "input_4hourly", "output_total", "output_4hourly", "bloc")  # fmt: skip
 
 
 def training_patients(rows: "pd.DataFrame", held_out: float, seed: int) -> np.ndarray:
@@ -92,3 +100,24 @@ def _single(rows: "pd.DataFrame") -> "pd.DataFrame":
 def _plain(column: Any) -> Any:
     """Convert flags to whole numbers, so that they are read as categories."""
     return column.astype(np.int64) if column.name in FLAGS else column
+
+
+def scaled(
+    columns: Mapping[str, np.ndarray], names: Sequence[str], training: np.ndarray
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Return the columns NAME_scaled in single precision, and the scale of each; a constant column is 0."""
+    columns_scaled, scales = {}, {}
+    for name in names:
+        columns_scaled[f"{name}_scaled"], scales[name] = _scaled(name, np.asarray(columns[name], float), training)
+    return columns_scaled, scales
+
+
+def _scaled(name: str, column: np.ndarray, training: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
+    if name in FLAGS:
+        return (column - 0.5).astype(np.float32), {"scale": "flag"}
+    logarithmic = name in LOGARITHMIC
+    # Negative amounts are recording errors.
+    value = np.log(0.1 + np.clip(column, 0, None)) if logarithmic else column
+    mean, sd = float(value[training].mean()), float(value[training].std())
+    how = {"scale": "log" if logarithmic else "linear", "mean": mean, "sd": sd}
+    return ((value - mean) / (sd if sd > 1e-9 * max(abs(mean), 1.0) else np.inf)).astype(np.float32), how
