@@ -166,7 +166,7 @@ def test_a_simulated_log_can_be_judged_as_if_there_were_no_simulator(tmp_path: P
     ("words", "said"),
     [
         (("--severity", "height"), "--severity height is no state column"),
-        (("--soften", 1.5), "share=1.5 of Softened"),
+        (("--soften", 1.5), "share=1.5 of EpsilonMixture"),
         (("--discount", -1), "discount=-1"),
         (("--draws", 0), "draws=0"),
     ],

@@ -18,7 +18,7 @@ from counterpoint.ope.problem import (
 )
 from counterpoint.ope.result import Estimate, Evaluation, clip, clip_difference, possible_return_range
 from counterpoint.ope.verdict import verdict
-from counterpoint.page.judged import interval, judged
+from counterpoint.page.evaluation_tables import evaluation_section, interval_text
 from helpers.judge import GENTLE, GOOD, LOGGED, QUICK, STEPS
 
 SHAPES = False
@@ -142,7 +142,7 @@ def test_the_page_says_which_values_were_held() -> None:
     found = replace(
         evaluate(PATIENTS, GENTLE, QUICK), estimates=(clip(Estimate("one-step DR", -5.0, -9.0, 4.0), RANGE),)
     )
-    assert interval(found.value) == "−5 (−9 to 0), clipped to the possible range"
-    assert judged(found).estimates.rows[0] == ("one-step DR, recommended", interval(found.value))
+    assert interval_text(found.value) == "−5 (−9 to 0), clipped to the possible range"
+    assert evaluation_section(found).estimates.rows[0] == ("one-step DR, recommended", interval_text(found.value))
     refused = replace(found, verdict="cannot be judged")
-    assert judged(refused).estimates.rows[0][0] == "one-step DR, cannot be judged"
+    assert evaluation_section(refused).estimates.rows[0][0] == "one-step DR, cannot be judged"

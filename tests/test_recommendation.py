@@ -241,7 +241,7 @@ severity = "lactate"
     assert (tmp_path / "run" / "study.toml").read_text() == study
     assert len(cp.Run(tmp_path / "run").held_out.subject.unique()) == 22
     assert cp.Run(tmp_path / "run").evaluation.held_out
-    assert "Severity is read from <strong>lactate</strong>" in (tmp_path / "run" / "report.html").read_text()
+    assert "Severity is measured by <strong>lactate</strong>" in (tmp_path / "run" / "report.html").read_text()
     command(*call)
     assert (tmp_path / "run" / "policy" / "recipe.json").read_bytes() == first
     capsys.readouterr()

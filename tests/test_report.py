@@ -31,14 +31,14 @@ from counterpoint.ope.result import (
 from counterpoint.page import cells
 from counterpoint.page.choices import choices_of
 from counterpoint.page.cohort import cohort, mean_of, records_of
+from counterpoint.page.contents import RunContents
+from counterpoint.page.evaluation_tables import comparison_text, evaluation_section
 from counterpoint.page.gather import gather
-from counterpoint.page.imagined import ask, imagined
-from counterpoint.page.judged import comparison, judged
+from counterpoint.page.imagined import action_effects, imagined_section
 from counterpoint.page.page import render
-from counterpoint.page.parts import Parts
+from counterpoint.page.policy import rule_of
 from counterpoint.page.recipes import lines_of
 from counterpoint.page.severity import medians, severity_of
-from counterpoint.page.words import rule_of
 from counterpoint.policies.personal import PersonalPolicy
 from counterpoint.run import Run
 from counterpoint.tasks import sepsis
@@ -217,7 +217,7 @@ def test_a_part_that_is_not_there_is_said_to_be_missing_with_its_command(run: Pa
 
 def test_without_an_evaluation_the_page_says_how_to_make_one(page: str) -> None:
     assert "<code>counterpoint evaluate --run ward</code>" in page
-    assert "Not judged yet" in page
+    assert "Not evaluated yet" in page
 
 
 def test_a_stale_part_is_refused_in_one_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -243,7 +243,7 @@ def test_an_empty_folder_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_severity_by_another_column_and_a_wrong_one(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "Severity is read from <strong>lactate</strong>" in page_of(run, "--severity", "lactate")
+    assert "Severity is measured by <strong>lactate</strong>" in page_of(run, "--severity", "lactate")
     with pytest.raises(SystemExit):
         command("report", "--run", run, "--severity", "bed")
     assert "'bed' is no column of numbers" in capsys.readouterr().err
@@ -331,11 +331,11 @@ def test_no_value_is_put_on_top_where_none_can_be_gone_by(run: Path, tmp_path: P
 
 
 def test_better_and_worse_are_said_by_the_interval_of_the_difference() -> None:
-    assert "do better" in comparison(evaluation(low=0.2))
-    assert "No difference" in comparison(evaluation(low=-0.1))
-    assert "shows no difference" in judged(evaluation(low=-0.1)).sensitivity[1].note
+    assert "do better" in comparison_text(evaluation(low=0.2))
+    assert "No difference" in comparison_text(evaluation(low=-0.1))
+    assert "shows no significant difference" in evaluation_section(evaluation(low=-0.1)).sensitivity[1].note
     worse = replace(evaluation(), difference=Estimate("", -1.0, -2.0, -0.1))
-    assert "do worse" in comparison(worse)
+    assert "do worse" in comparison_text(worse)
 
 
 def test_small_cells_are_hidden_and_cannot_be_had_by_subtraction() -> None:
@@ -431,13 +431,13 @@ def test_imagined_answers_share_their_luck_and_name_what_was_never_done(run: Pat
     assert severity is not None
     assert choices is not None
     assert choices.grid is not None
-    asked = ask(rows, model, severity, choices)
-    assert torch.equal(asked.mean, ask(rows, model, severity, choices).mean)
+    asked = action_effects(rows, model, severity, choices)
+    assert torch.equal(asked.mean, action_effects(rows, model, severity, choices).mean)
     assert asked.mean.shape == (len(severity.labels), given, len(rows.state_names))
     assert bool((asked.low <= asked.high).all())
     assert {asked.support(g, 8) for g in range(len(severity.labels))} == {"never"}
     assert not any(line[8] for line in asked.supported)
-    shown = imagined(rows, model, severity, (3,) * len(severity.labels))
+    shown = imagined_section(rows, model, severity, (3,) * len(severity.labels))
     assert shown is not None
     assert shown.unsupported >= 1 / given
     for table in shown.tables:
@@ -451,7 +451,7 @@ def test_every_action_has_the_same_luck(run: Path) -> None:
     severity, choices = severity_of(rows), choices_of(rows)
     assert severity is not None
     assert choices is not None
-    asked = ask(rows, model, severity, replace(choices, features=choices.features[[4] * len(choices)]))
+    asked = action_effects(rows, model, severity, replace(choices, features=choices.features[[4] * len(choices)]))
     assert torch.allclose(asked.mean, asked.mean[:, :1].expand_as(asked.mean), atol=1e-6)
 
 
@@ -492,7 +492,7 @@ def test_the_lengths_of_long_records_are_put_together() -> None:
 
 def test_groups_are_shown_with_their_size_and_rule() -> None:
     policy = GROUPED.fit(ROWS, TASK)
-    page = gather(Parts("two kinds", ROWS, 0, {}, task=TASK, policy=policy))
+    page = gather(RunContents("two kinds", ROWS, 0, {}, task=TASK, policy=policy))
     assert isinstance(policy, PersonalPolicy)
     sizes = policy.sizes(ROWS)
     assert [group.name for group in page.groups] == [*(f"Group {i + 1}" for i in range(len(sizes))), "Everybody else"]
@@ -509,11 +509,11 @@ def test_continuous_doses_are_shown_by_quantiles_and_low_middle_and_high_are_ima
     moments = {"mean": torch.zeros(1, 4), "spread": torch.ones(1, 4)}
     weights = {"numbers": torch.zeros(5), "returns": torch.zeros(1), **moments}
     policy = SearchedPolicy(cp.Search(), weights, CONTINUOUS.schema, cp.data.Origin(0, "", ""))
-    page = gather(Parts("doses", CONTINUOUS, 0, {}, scm=DENSITY.fit(CONTINUOUS), policy=policy))
+    page = gather(RunContents("doses", CONTINUOUS, 0, {}, scm=DENSITY.fit(CONTINUOUS), policy=policy))
     assert page.imagined is not None
     assert len(page.imagined.surface.choices) == 3
-    assert page.doing is not None
-    assert page.doing.table.rows[1] == ("action_0, policy", "0", "0", "0")
+    assert page.actions is not None
+    assert page.actions.table.rows[1] == ("action_0, policy", "0", "0", "0")
     assert page.rule[0].startswith("action_0 = 0 + 1 · tanh(")
     Outline(render(page))
 

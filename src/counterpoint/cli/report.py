@@ -6,9 +6,9 @@ from pathlib import Path
 from counterpoint.cli.console import say
 from counterpoint.core.artifacts import write_text
 from counterpoint.core.tables import read_csv
+from counterpoint.page.contents import RunContents
 from counterpoint.page.gather import gather
 from counterpoint.page.page import render
-from counterpoint.page.parts import Parts
 from counterpoint.policies.base import Verdict
 from counterpoint.run import Run
 
@@ -32,11 +32,11 @@ class Report:
         say(f"report in {self.run / PAGE} ({len(page.encode()) / 1e6:.1f} MB)")
 
 
-def parts_of(run: Run, severity: str = "") -> Parts:
+def parts_of(run: Run, severity: str = "") -> RunContents:
     """What is there of a run; a part that is stale or damaged is refused."""
     rows, aside = run.data, run.held_out
     there = run.present()
-    return Parts(
+    return RunContents(
         name=run.folder.resolve().name,
         rows=rows,
         held_out=len(aside.subject.unique()),

@@ -1,5 +1,4 @@
-"""The actions that a page speaks of: all of a finite space, a few doses of a continuous one; as a grid where they are
-pairs of two doses."""
+"""Actions that the page shows: all of a finite space, or combinations of a few quantiles of continuous doses."""
 
 from dataclasses import dataclass
 from itertools import product
@@ -14,12 +13,12 @@ from counterpoint.data.transitions import Transitions
 from counterpoint.page.cells import number, quantiles, tail
 
 MOST_DOSES = 2
-"""Continuous doses of which low, middle and high are combined."""
+"""Continuous doses whose low, median and high quantiles are combined; of the others only the median is used."""
 
 
 @dataclass(frozen=True)
 class ActionGrid:
-    """Actions that are pairs: action i stands in cell (i // columns, i % columns)."""
+    """Grid of actions that are pairs of doses: action i is in cell (i // columns, i % columns)."""
 
     down: str
     across: str
@@ -29,7 +28,7 @@ class ActionGrid:
 
 @dataclass(frozen=True)
 class Choices:
-    """Actions by name and by features."""
+    """Names and features of actions."""
 
     labels: tuple[str, ...]
     features: Float[Tensor, "actions a"]
@@ -40,21 +39,24 @@ class Choices:
 
 
 def choices_of(rows: Transitions) -> Choices | None:
-    """What a page asks the model about; none where no dose can be named without a patient's."""
+    """The actions of a table; None if the quantiles of its doses could show those of a single subject."""
     if isinstance(rows.actions, Discrete):
         return Choices(tuple(rows.schema.labels()), rows.actions.table(), grid_of(rows.schema))
     level = tail(len(rows.subject.unique()))
     if level is None:
         return None
-    doses = [sorted(set(quantiles(own, level, 0.5, 1 - level))) for own in rows.action.T[:MOST_DOSES]]
-    doses += [quantiles(own, 0.5) for own in rows.action.T[MOST_DOSES:]]
+    doses = [sorted(set(quantiles(dose, level, 0.5, 1 - level))) for dose in rows.action.T[:MOST_DOSES]]
+    doses += [quantiles(dose, 0.5) for dose in rows.action.T[MOST_DOSES:]]
     pairs = list(product(*doses))
-    said = [", ".join(f"{name} {number(dose)}" for name, dose in zip(rows.action_names, pair)) for pair in pairs]  # noqa: B905
-    return Choices(tuple(said), torch.tensor(pairs, dtype=rows.action.dtype))
+    labels = []
+    for pair in pairs:
+        doses_of_pair = zip(rows.action_names, pair, strict=True)
+        labels.append(", ".join(f"{name} {number(dose)}" for name, dose in doses_of_pair))
+    return Choices(tuple(labels), torch.tensor(pairs, dtype=rows.action.dtype))
 
 
 def grid_of(schema: Schema) -> ActionGrid | None:
-    """Two action columns whose values are all combined, the last changing fastest."""
+    """The grid of two action columns whose values are all combined, the last changing fastest; None for others."""
     choices = schema.choices()
     if len(choices[0]) != 2:
         return None
@@ -62,14 +64,14 @@ def grid_of(schema: Schema) -> ActionGrid | None:
     lines, columns = ([*dict.fromkeys(choice[name] for choice in choices)] for name in (down, across))
     if [tuple(choice.values()) for choice in choices] != list(product(lines, columns)):
         return None
-    return ActionGrid(down, across, tuple(map(_said, lines)), tuple(map(_said, columns)))
+    return ActionGrid(down, across, tuple(map(_label, lines)), tuple(map(_label, columns)))
 
 
-def _said(value: str | float) -> str:
+def _label(value: str | float) -> str:
     return value if isinstance(value, str) else number(value)
 
 
 def nearest(choices: Choices, action: Float[Tensor, "n a"]) -> Int[Tensor, " n"]:
-    """The place of the choice that is nearest to each action, in units of the choices' spread."""
+    """Number of the choice nearest to each action, in units of the choices' standard deviation."""
     scale = choices.features.std(0).nan_to_num().clamp(min=1e-8)
     return torch.cdist(action / scale, choices.features / scale).argmin(1)

@@ -1,4 +1,4 @@
-"""The data and their gaps: who was recorded, for how long, with what end, what was measured and what was given."""
+"""Data section of the page: subjects, lengths and outcomes of episodes, state columns, gaps and actions."""
 
 from dataclasses import dataclass
 from math import sqrt
@@ -29,22 +29,22 @@ from counterpoint.page.cells import (
 NORMAL_95 = 1.96
 MOST_BARS = 20
 MOST_ACTIONS = 40
-"""Actions that have a line of their own."""
+"""Actions in a table, at most."""
 
 
 @dataclass(frozen=True)
 class Bars:
-    """Counts of subjects by a number; those of a few subjects are not known here."""
+    """Bar chart of counts of subjects; None for hidden counts."""
 
     label: str
     width: int
-    """Of every bar; the first begins at 1."""
+    """Width of a bar; the first begins at 1."""
     counts: tuple[int | None, ...]
 
 
 @dataclass(frozen=True)
 class CohortSummary:
-    """All that is shown of the log."""
+    """Texts and tables about the log."""
 
     facts: tuple[tuple[str, str], ...]
     lengths: Bars
@@ -52,25 +52,25 @@ class CohortSummary:
     columns: PageTable
     actions: PageTable
     gaps: str
-    """How missing values were treated, in words."""
+    """How missing values were treated."""
     returned: Interval
     """Mean total reward of an episode, with its 95% interval over subjects."""
 
 
 @dataclass(frozen=True)
 class RecordSummary:
-    """The episodes of a log, one number each."""
+    """Episodes of a log."""
 
     subject: Int[Tensor, " e"]
     length: Int[Tensor, " e"]
     returned: Float[Tensor, " e"]
     first: Int[Tensor, " e"]
-    """The row in which each begins."""
+    """First row of each."""
     last: Int[Tensor, " e"]
 
 
 def records_of(rows: Transitions) -> RecordSummary:
-    """The episodes of a table of real rows."""
+    """Summarise the episodes of real rows."""
     order = rows.in_order()
     subject, episode = rows.subject[order], rows.episode[order]
     opens = torch.ones(len(order), dtype=torch.bool)
@@ -96,7 +96,7 @@ def cohort(rows: Transitions, held_out: int) -> CohortSummary:
     median = quantiles(records.length.float(), 0.5)[0]
     facts = (
         ("Subjects", counted(whole)),
-        ("Kept aside, never learned from", counted(held_out)),
+        ("Held out, not used for learning", counted(held_out)),
         ("Episodes", f"{len(records.length):,}"),
         ("Decisions logged", f"{len(rows):,}"),
         ("Length of an episode, median", f"{number(median)} steps"),
@@ -110,7 +110,7 @@ def cohort(rows: Transitions, held_out: int) -> CohortSummary:
 
 
 def _lengths(records: RecordSummary) -> Bars:
-    """Subjects by the length of their longest episode."""
+    """Count subjects by the length of their longest episode."""
     longest = torch.zeros(int(records.subject.max()) + 1, dtype=torch.long)
     longest = longest.scatter_reduce(0, records.subject, records.length, "amax")
     width = -(-int(longest.max()) // MOST_BARS)
@@ -120,7 +120,7 @@ def _lengths(records: RecordSummary) -> Bars:
 
 
 def _outcomes(rows: Transitions, records: RecordSummary) -> PageTable:
-    """How episodes ended."""
+    """Table of the outcomes of episodes."""
     names = (*rows.outcome_names, "record stops, outcome unknown")
     outcome = rows.outcome[records.last]
     cell = torch.where(outcome >= 0, outcome, len(names) - 1)
@@ -134,7 +134,7 @@ def _outcomes(rows: Transitions, records: RecordSummary) -> PageTable:
 
 
 def _columns(rows: Transitions, whole: int) -> PageTable:
-    """Every state column: its range, or its levels, and what is known of its gaps."""
+    """Table of the state columns: quantiles or levels, and missing values."""
     level = tail(whole)
     masks = {column.mask_of: i for i, column in enumerate(rows.schema.states) if column.mask_of}
     lines = [
@@ -145,7 +145,7 @@ def _columns(rows: Transitions, whole: int) -> PageTable:
     ends = f"{level:.0%}, 50% and {1 - level:.0%} quantiles" if level else "quantiles are not shown of so few subjects"
     note = f"Numbers: {ends}. Categories: shares of rows; levels of fewer than ten subjects are not named. Constant:"
     note += " never changes within a subject."
-    return PageTable("What was measured", ("Column", "Values", "Missing"), tuple(lines), (0, 1), note)
+    return PageTable("State columns", ("Column", "Values", "Missing"), tuple(lines), (0, 1), note)
 
 
 def _named(column: Column) -> str:
@@ -164,12 +164,12 @@ def _values(rows: Transitions, place: int, level: float | None) -> str:
 
 
 def rare_levels(rows: Transitions, place: int) -> list[bool]:
-    """Which levels of a category are not named: they may be cells of single patients."""
+    """Mark the levels of a category that are not named because of few subjects."""
     return hidden(subjects_in(rows, rows.state[:, place].long(), len(rows.schema.states[place].levels)))
 
 
 def _missing(rows: Transitions, place: int, masks: dict[str, int]) -> str:
-    """The marked share; where nothing is marked, at most that of the values which are what fills a gap."""
+    """Share of values marked as missing; without marks, an upper bound: the share of values equal to the fill."""
     column = rows.schema.states[place]
     if column.name in masks:
         return _part(rows, rows.state[:, masks[column.name]] > 0)
@@ -182,7 +182,7 @@ def _missing(rows: Transitions, place: int, masks: dict[str, int]) -> str:
 
 
 def _part(rows: Transitions, flag: Bool[Tensor, " n"]) -> str:
-    """The share of rows where something holds; unsaid where it holds for a few subjects."""
+    """Share of rows in which a flag is set; hidden for few subjects."""
     subjects = len(rows.subject[flag].unique())
     return f"in {FEW} subjects" if 0 < subjects < SMALLEST else share(float(flag.float().mean()))
 
@@ -195,10 +195,10 @@ def _gaps(rows: Transitions) -> str:
         return "Missing values were refused when the table was read: no value is missing."
     kept = f"Values were carried forward for up to {layout.carry_forward:g} steps. " if layout.carry_forward else ""
     how = {
-        "refuse": "What was still missing then was refused.",
-        "median": "What was missing then is the median of the training subjects, or their commonest level.",
-        "mean": "What was missing then is the mean of the training subjects, or their commonest level.",
-        "linear": "What was missing then is foretold from the other columns by a regression on training subjects.",
+        "refuse": "Values still missing after that were refused.",
+        "median": "Remaining missing values are the median of the training subjects, or their most frequent level.",
+        "mean": "Remaining missing values are the mean of the training subjects, or their most frequent level.",
+        "linear": "Remaining missing values are predicted from the other columns by regressions on training subjects.",
     }[layout.missing]
     return (
         f"{kept}{how} The run's table does not mark which values these are unless --masks names the column:"
@@ -208,23 +208,24 @@ def _gaps(rows: Transitions) -> str:
 
 def _actions(rows: Transitions, whole: int) -> PageTable:
     if not isinstance(rows.actions, Discrete):
-        return dose_quantiles("What was given", {"logged": rows.action}, rows, whole)
+        return dose_quantiles("Doses given", {"logged": rows.action}, rows, whole)
     labels = rows.schema.labels()
-    found, shares = subjects_in(rows, rows.action_index, len(labels)), shares_in(rows.action_index, len(labels))
-    few = hidden(found)
+    subjects, shares = subjects_in(rows, rows.action_index, len(labels)), shares_in(rows.action_index, len(labels))
+    few = hidden(subjects)
     order = sorted(range(len(labels)), key=lambda i: -shares[i])[:MOST_ACTIONS]
-    lines = [
-        (labels[i], *(("not shown", "not shown") if few[i] else (share(shares[i]), counted(found[i])))) for i in order
-    ]
-    more = f" The {MOST_ACTIONS} commonest of {len(labels)} are shown." if len(labels) > MOST_ACTIONS else ""
-    return PageTable(
-        "What was given, commonest first", ("Action", "Share of decisions", "Subjects ever given"), tuple(lines),
-        note=f"Actions given to fewer than ten subjects are not counted.{more}",
-    )  # fmt: skip
+    lines = []
+    for i in order:
+        cells = ("not shown", "not shown") if few[i] else (share(shares[i]), counted(subjects[i]))
+        lines.append((labels[i], *cells))
+    note = "Actions given to fewer than ten subjects are not counted."
+    if len(labels) > MOST_ACTIONS:
+        note += f" The {MOST_ACTIONS} commonest of {len(labels)} are shown."
+    head = ("Action", "Share of decisions", "Subjects ever given")
+    return PageTable("Actions given, commonest first", head, tuple(lines), note=note)
 
 
 def dose_quantiles(caption: str, given: dict[str, Float[Tensor, "n a"]], rows: Transitions, whole: int) -> PageTable:
-    """Quantiles of continuous doses."""
+    """Table of quantiles of continuous doses."""
     level = tail(whole)
     lines = [
         (f"{name}, {who}", *("not shown",) * 3)

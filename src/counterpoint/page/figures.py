@@ -1,4 +1,4 @@
-"""The page's figures, as SVG inside data addresses: narrow enough for a phone, sharp in print, the same every time."""
+"""Figures of the page as SVG data URLs: narrow enough for a phone, sharp in print, and reproducible."""
 
 import base64
 import io
@@ -12,7 +12,7 @@ from counterpoint.checks.findings import CheckReport
 from counterpoint.ope.result import Evaluation
 from counterpoint.page.cohort import Bars
 from counterpoint.page.evaluation_figure import calibration, confounding, forest
-from counterpoint.page.imagined import Surface
+from counterpoint.page.imagined import EffectSurface
 from counterpoint.page.style import BLACK, BLUE, GREEN, GREY, PALE, PALETTE, VERMILLION, drawing, reference_line
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ PANELS = 3
 
 
 def svg(height: float, draw: Callable[["Figure"], None]) -> str:
-    """A drawing as the address of an image that is the address itself."""
+    """Draw a figure and return it as a data URL."""
     import matplotlib
 
     with drawing(WIDTH, height) as figure, matplotlib.rc_context({"svg.hashsalt": "counterpoint"}):
@@ -35,7 +35,7 @@ def svg(height: float, draw: Callable[["Figure"], None]) -> str:
 
 
 def lengths(bars: Bars) -> str:
-    """Subjects by length; a hollow bar of ten stands for a count that is not shown."""
+    """Bar chart of subjects by episode length; a hollow bar of ten stands for a hidden count."""
     from matplotlib.ticker import MaxNLocator
 
     def draw(figure: "Figure") -> None:
@@ -54,34 +54,34 @@ def lengths(bars: Bars) -> str:
     return svg(2.9, draw)
 
 
-def checks(found: CheckReport) -> str:
-    """Every check as a share of what is acceptable."""
+def checks(report: CheckReport) -> str:
+    """Every check's value as a multiple of its threshold."""
 
     def draw(figure: "Figure") -> None:
         axes = figure.subplots()
-        shown = [each for each in found.findings if math.isfinite(each.value) and each.threshold > 0]
-        for line, each in enumerate(reversed(shown)):
-            colour = GREEN if each.passed else VERMILLION
-            size = max(each.value / each.threshold, 0.0)
+        shown = [check for check in report.findings if math.isfinite(check.value) and check.threshold > 0]
+        for line, check in enumerate(reversed(shown)):
+            colour = GREEN if check.passed else VERMILLION
+            size = max(check.value / check.threshold, 0.0)
             axes.plot([0, min(size, 3)], [line, line], color=colour, linewidth=2)
-            axes.plot(min(size, 3), line, marker="o" if each.passed else "X", color=colour, markersize=9)
-        axes.set_yticks(range(len(shown)), [each.name for each in reversed(shown)])
+            axes.plot(min(size, 3), line, marker="o" if check.passed else "X", color=colour, markersize=9)
+        axes.set_yticks(range(len(shown)), [check.name for check in reversed(shown)])
         axes.set(xlim=(0, 3.15), ylim=(-0.6, len(shown) - 0.4), xlabel="multiple of what is acceptable, up to 3")
         reference_line(axes, 1.0, "acceptable up to here", vertical=True)
 
-    return svg(0.9 + 0.36 * len(found.findings), draw)
+    return svg(0.9 + 0.36 * len(report.findings), draw)
 
 
-def surface(found: Surface) -> str:
-    """What the model says each action does to one column, by severity."""
-    return _maps(found) if found.choices.grid else _lines(found)
+def effects(surface: EffectSurface) -> str:
+    """Effect of each action on one column, by severity group."""
+    return _maps(surface) if surface.choices.grid else _lines(surface)
 
 
-def _maps(found: Surface) -> str:
-    """The mildest, the middle and the most severe group as maps over two doses; unsupported cells are crossed out."""
-    grid, change = found.choices.grid, found.change.numpy()
+def _maps(surface: EffectSurface) -> str:
+    """Maps over two doses for the mildest, the middle and the most severe group; unsupported cells are crossed out."""
+    grid, change = surface.choices.grid, surface.change.numpy()
     assert grid is not None
-    shown = sorted({0, (len(found.groups) - 1) // 2, len(found.groups) - 1})[:PANELS]
+    shown = sorted({0, (len(surface.groups) - 1) // 2, len(surface.groups) - 1})[:PANELS]
     most = float(np.abs(change[shown]).max()) or 1.0
 
     def draw(figure: "Figure") -> None:
@@ -91,67 +91,67 @@ def _maps(found: Surface) -> str:
             image = axes.imshow(
                 change[group].reshape(shape), cmap="PuOr_r", vmin=-most, vmax=most, aspect="auto", origin="lower"
             )
-            for place, own in enumerate(found.supported[group]):
-                if not own:
+            for place, supported in enumerate(surface.supported[group]):
+                if not supported:
                     at = place % shape[1], place // shape[1]
                     axes.plot(*at, marker="x", color="white", markersize=7, markeredgewidth=3.2)
                     axes.plot(*at, marker="x", color=BLACK, markersize=6, markeredgewidth=1.3)
             axes.set_xticks(range(shape[1]), grid.columns, rotation=90, fontsize=10)
-            axes.set_title(_broken(found.groups[group]), fontsize=10)
+            axes.set_title(_two_lines(surface.groups[group]), fontsize=10)
             axes.spines[:].set_visible(False)
             axes.tick_params(length=0)
         panels[0].set_yticks(range(len(grid.rows)), grid.rows, fontsize=10)
         panels[0].set_ylabel(grid.down, fontsize=10)
         panels[len(panels) // 2].set_xlabel(grid.across, fontsize=10)
-        bar = figure.colorbar(image, ax=list(panels), location="bottom", shrink=0.8, pad=0.02, label=_change(found))  # pyright: ignore[reportPossiblyUnboundVariable]
+        bar = figure.colorbar(image, ax=list(panels), location="bottom", shrink=0.8, pad=0.02, label=_change(surface))  # pyright: ignore[reportPossiblyUnboundVariable]
         bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
 
     return svg(4.2, draw)
 
 
-def _lines(found: Surface) -> str:
-    """A line a group over the actions; hollow where nobody alike was given the action."""
+def _lines(surface: EffectSurface) -> str:
+    """A line over the actions for each group; points are hollow for unsupported actions."""
 
     def draw(figure: "Figure") -> None:
         axes = figure.subplots()
-        places = np.arange(len(found.choices))
-        for group, label in enumerate(found.groups):
-            colour, values = PALETTE[group % len(PALETTE)], found.change[group].numpy()
-            filled = np.array(found.supported[group])
+        places = np.arange(len(surface.choices))
+        for group, label in enumerate(surface.groups):
+            colour, values = PALETTE[group % len(PALETTE)], surface.change[group].numpy()
+            filled = np.array(surface.supported[group])
             axes.plot(places, values, color=colour, linewidth=1.6, label=label)
             axes.plot(places[filled], values[filled], "o", color=colour, markersize=6)
             axes.plot(places[~filled], values[~filled], "o", color=colour, markerfacecolor="white", markersize=6)
-        steep = max(map(len, found.choices.labels)) * len(places) > 48
+        steep = max(map(len, surface.choices.labels)) * len(places) > 48
         axes.set_xticks(
-            places, found.choices.labels, rotation=60 if steep else 0, ha="right" if steep else "center", fontsize=10
+            places, surface.choices.labels, rotation=60 if steep else 0, ha="right" if steep else "center", fontsize=10
         )
         axes.axhline(0, color=PALE, linewidth=1, zorder=0)
-        axes.set_ylabel(_change(found), fontsize=11)
+        axes.set_ylabel(_change(surface), fontsize=11)
         figure.legend(loc="outside lower center", fontsize=10, ncols=1)
 
-    return svg(3.4 + 0.2 * len(found.groups), draw)
+    return svg(3.4 + 0.2 * len(surface.groups), draw)
 
 
-def _change(found: Surface) -> str:
-    return f"mean change of {found.column}" + (f", {found.unit}" if found.unit else "")
+def _change(surface: EffectSurface) -> str:
+    return f"mean change of {surface.column}" + (f", {surface.unit}" if surface.unit else "")
 
 
-def _broken(text: str) -> str:
-    """A label on two lines."""
+def _two_lines(text: str) -> str:
+    """Break a label after its first word."""
     head, _, rest = text.partition(" ")
     return f"{head}\n{rest}"
 
 
-def estimates(found: Evaluation) -> str:
-    """Every estimate with its interval beside that of whoever logged."""
-    return svg(1.6 + 0.36 * len(found.estimates), lambda figure: forest(figure.subplots(), found))
+def estimates(evaluation: Evaluation) -> str:
+    """Every estimate with its interval, and the logged return."""
+    return svg(1.6 + 0.36 * len(evaluation.estimates), lambda figure: forest(figure.subplots(), evaluation))
 
 
-def behaviour(found: Evaluation) -> str:
-    """How often actions were taken that were foreseen with some probability."""
-    return svg(3.4, lambda figure: calibration(figure.subplots(), found))
+def behaviour(evaluation: Evaluation) -> str:
+    """Calibration of the behaviour model."""
+    return svg(3.4, lambda figure: calibration(figure.subplots(), evaluation))
 
 
-def unmeasured(found: Evaluation) -> str:
-    """What the value can be under unmeasured confounding."""
-    return svg(3.4, lambda figure: confounding(figure.subplots(), found))
+def unmeasured(evaluation: Evaluation) -> str:
+    """Bounds under unmeasured confounding."""
+    return svg(3.4, lambda figure: confounding(figure.subplots(), evaluation))

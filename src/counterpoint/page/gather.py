@@ -1,4 +1,4 @@
-"""Everything the page of a run shows, as text and numbers: no HTML, no patient's row, no name of a subject."""
+"""Texts, tables and numbers of the page of a run, without rows or names of subjects."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,19 +11,18 @@ from counterpoint.data.transitions import Transitions
 from counterpoint.ope.result import Evaluation
 from counterpoint.page.cells import SMALLEST, PageTable, number
 from counterpoint.page.cohort import CohortSummary, cohort
-from counterpoint.page.doing import Doing, doing
-from counterpoint.page.imagined import Imagined, imagined
-from counterpoint.page.judged import Judged, judged
-from counterpoint.page.parts import Parts
+from counterpoint.page.contents import RunContents
+from counterpoint.page.evaluation_tables import EvaluationSection, evaluation_section
+from counterpoint.page.imagined import ImaginedSection, imagined_section
+from counterpoint.page.policy import PolicyActions, PolicyGroup, groups_of, kind_of, policy_actions, rule_of
 from counterpoint.page.recipes import settings_table
 from counterpoint.page.severity import Severity, severity_of
 from counterpoint.page.summary import Summary, summary, true_return
-from counterpoint.page.words import Group, groups_of, kind_of, rule_of
 
 
 @dataclass(frozen=True)
 class Page:
-    """All of the page."""
+    """Contents of the page, for the template."""
 
     name: str
     summary: Summary
@@ -31,54 +30,55 @@ class Page:
     check: CheckReport | None
     checks: PageTable | None
     severity: Severity | None
-    imagined: Imagined | None
+    imagined: ImaginedSection | None
     model: str
-    """The model's recipe by name; empty where there is none."""
+    """Class of the model's recipe; empty if there is no model."""
     policy: str
-    """What sort of policy there is; empty where there is none."""
+    """Kind of the policy; empty if there is none."""
     rule: tuple[str, ...]
-    doing: Doing | None
-    groups: tuple[Group, ...]
+    actions: PolicyActions | None
+    groups: tuple[PolicyGroup, ...]
     evaluation: Evaluation | None
-    judged: Judged | None
+    evaluated: EvaluationSection | None
     returns: Interval | None
-    """Mean true return in the simulator, where there is one."""
+    """Mean true return in the simulator; None if it was not run."""
     trials: int
     settings: tuple[PageTable, ...]
     versions: tuple[PageTable, ...]
     caveats: tuple[str, ...]
 
 
-def gather(parts: Parts) -> Page:
-    """What may be shown of a run."""
-    rows = _enough(parts.rows.real)
-    severity, log = severity_of(rows, parts.severity), cohort(rows, parts.held_out)
-    acts = None if parts.policy is None else doing(rows, parts.policy, parts.scm, severity)
+def gather(contents: RunContents) -> Page:
+    """Compute what the page shows of a run."""
+    rows = _with_enough_subjects(contents.rows.real)
+    severity = severity_of(rows, contents.severity)
+    log = cohort(rows, contents.held_out)
+    actions = None if contents.policy is None else policy_actions(rows, contents.policy, contents.scm, severity)
     return Page(
-        name=parts.name,
-        summary=summary(parts, log, acts),
+        name=contents.name,
+        summary=summary(contents, log, actions),
         cohort=log,
-        check=parts.check,
-        checks=None if parts.check is None else _checks(parts.check),
+        check=contents.check,
+        checks=None if contents.check is None else _checks(contents.check),
         severity=severity,
-        imagined=_imagined(parts, rows, severity, acts),
-        model="" if parts.scm is None else type(parts.scm.structure).__name__,
-        policy="" if parts.policy is None else kind_of(parts.policy),
-        rule=() if parts.policy is None else rule_of(parts.policy, rows),
-        doing=acts,
-        groups=() if parts.policy is None else groups_of(parts.policy, rows),
-        evaluation=parts.evaluation,
-        judged=None if parts.evaluation is None else judged(parts.evaluation),
-        returns=true_return(parts.returns),
-        trials=len(parts.returns),
-        settings=_settings(parts),
-        versions=_versions(parts),
-        caveats=_caveats(parts),
+        imagined=_imagined(contents, rows, severity, actions),
+        model="" if contents.scm is None else type(contents.scm.structure).__name__,
+        policy="" if contents.policy is None else kind_of(contents.policy),
+        rule=() if contents.policy is None else rule_of(contents.policy, rows),
+        actions=actions,
+        groups=() if contents.policy is None else groups_of(contents.policy, rows),
+        evaluation=contents.evaluation,
+        evaluated=None if contents.evaluation is None else evaluation_section(contents.evaluation),
+        returns=true_return(contents.returns),
+        trials=len(contents.returns),
+        settings=_settings(contents),
+        versions=_versions(contents),
+        caveats=_caveats(contents),
     )
 
 
-def _enough(rows: Transitions) -> Transitions:
-    """The rows, if they are of so many subjects that a page can show them."""
+def _with_enough_subjects(rows: Transitions) -> Transitions:
+    """Return the rows; refuse those of too few subjects."""
     subjects = len(rows.subject.unique())
     require(
         subjects >= SMALLEST, f"the run has {subjects} subjects, and a page shows at least {SMALLEST} at once; add some"
@@ -86,53 +86,61 @@ def _enough(rows: Transitions) -> Transitions:
     return rows
 
 
-def _imagined(parts: Parts, rows: Transitions, severity: Severity | None, acts: Doing | None) -> Imagined | None:
-    """What the model answers in every severity group, of what the policy wants there among the rest."""
-    if parts.scm is None or severity is None:
+def _imagined(
+    contents: RunContents, rows: Transitions, severity: Severity | None, actions: PolicyActions | None
+) -> ImaginedSection | None:
+    if contents.scm is None or severity is None:
         return None
-    return imagined(rows, parts.scm, severity, acts.wanted if acts else (None,) * len(severity.labels))
+    in_medians = actions.in_medians if actions else (None,) * len(severity.labels)
+    return imagined_section(rows, contents.scm, severity, in_medians)
 
 
-def _checks(found: CheckReport) -> PageTable:
+def _checks(report: CheckReport) -> PageTable:
     lines = tuple(
-        (each.name, "passed" if each.passed else "failed", number(each.value), number(each.threshold), each.sentence)
-        for each in found.findings
+        (
+            check.name,
+            "passed" if check.passed else "failed",
+            number(check.value),
+            number(check.threshold),
+            check.sentence,
+        )
+        for check in report.findings
     )
-    head = ("Check", "Result", "Found", "Acceptable up to", "In words")
+    head = ("Check", "Result", "Value", "Acceptable up to", "Explanation")
     return PageTable("Checks of the model", head, lines, (0, 1, 4))
 
 
-def _settings(parts: Parts) -> tuple[PageTable, ...]:
-    things: dict[str, Any] = {
-        "How the table was read": parts.rows.layout,
-        "What is known of the columns": parts.rows.schema.knowledge,
-        "Reward and ends": getattr(parts.task, "recipe", parts.task),
-        "Structural causal model": None if parts.scm is None else parts.scm.structure,
-        "Policy": None if parts.policy is None else parts.policy.recipe,
+def _settings(contents: RunContents) -> tuple[PageTable, ...]:
+    recipes: dict[str, Any] = {
+        "How the table was read": contents.rows.layout,
+        "Prior knowledge of the columns": contents.rows.schema.knowledge,
+        "Reward and end of episodes": getattr(contents.task, "recipe", contents.task),
+        "Structural causal model": None if contents.scm is None else contents.scm.recipe,
+        "Policy": None if contents.policy is None else contents.policy.recipe,
     }
-    return tuple(settings_table(caption, thing) for caption, thing in things.items() if thing is not None)
+    return tuple(settings_table(caption, recipe) for caption, recipe in recipes.items() if recipe is not None)
 
 
-def _versions(parts: Parts) -> tuple[PageTable, ...]:
-    made = tuple((name, "unknown" if value is None else str(value)) for name, value in provenance().items())
+def _versions(contents: RunContents) -> tuple[PageTable, ...]:
+    versions = tuple((name, "unknown" if value is None else str(value)) for name, value in provenance().items())
     return (
-        PageTable("Software and machine that wrote this page", ("What", "Version"), made, (0, 1)),
+        PageTable("Software and machine that wrote this page", ("Software", "Version"), versions, (0, 1)),
         PageTable(
-            "Parts of the run it was made from", ("Part", "Fingerprint"), tuple(parts.fingerprints.items()), (0, 1)
+            "Parts of the run that it shows", ("Part", "Fingerprint"), tuple(contents.fingerprints.items()), (0, 1)
         ),
     )
 
 
-def _caveats(parts: Parts) -> tuple[str, ...]:
-    said = [
-        "This is no medical device. What is recommended here is a hypothesis for people who know the patients.",
-        "Everything rests on the log: a reason for treating that was not recorded can make a treatment look better or"
-        " worse than it is, and nothing in the log can exclude that.",
-        "A counterfactual holds as far as the model’s assumptions do: its checks can refute them, never prove them.",
-        "Where an action was rarely or never given in similar states, what would follow it is extrapolated.",
-        "The reward is what was optimised. Where it leaves out what matters to a patient, so does the policy.",
-        "Subjects treated elsewhere, later or otherwise than those of the log may respond otherwise.",
+def _caveats(contents: RunContents) -> tuple[str, ...]:
+    caveats = [
+        "This is no medical device. Its recommendations are hypotheses for clinicians who know the patients.",
+        "All results depend on the log: an unrecorded reason for treatment can make the treatment look better or worse"
+        " than it is, and the log cannot exclude that.",
+        "Counterfactuals are valid only if the model’s assumptions are: checks can refute them, but not prove them.",
+        "Where an action was rarely or never given in similar states, its effect is extrapolated.",
+        "The policy optimises the reward, and ignores whatever the reward leaves out.",
+        "Subjects treated elsewhere, later or differently may respond differently.",
     ]
-    if not parts.held_out:
-        said.append("No subjects were kept aside: model and policy were judged on what they learned from.")
-    return tuple(said)
+    if not contents.held_out:
+        caveats.append("No subjects were held out: model and policy were evaluated on the data they learned from.")
+    return tuple(caveats)

@@ -1,8 +1,8 @@
-"""What the model imagines: from a state that stands for many, every action with the same luck, and its support.
+"""Model section of the page: effects of every action on the median state of each severity group, and their support.
 
-    s' = f(s_g, a, θ = 0, u),    s_g the medians of severity group g, u the same draws of the noise for every action
+    s' = f(s_g, a, θ = 0, u),    s_g the medians of severity group g, u the same noise draws for every action
 
-No patient's row is shown: rows of the log enter by medians and by the share of similar ones that took an action.
+No row of a subject is shown: the log enters by medians, and by the share of similar states with an action.
 """
 
 from collections.abc import Sequence
@@ -22,19 +22,19 @@ from counterpoint.page.choices import Choices, choices_of
 from counterpoint.page.severity import Severity, medians
 
 DRAWS = 200
-"""Draws of the noise, the same for every action."""
+"""Noise draws, the same for every action."""
 SIMILAR = 500
-"""Logged states, at most, that are asked which actions were taken there: enough that a share of them can be shown."""
+"""Similar logged states, at most; enough for shares that do not identify a subject."""
 LOGGED = 10_000
-"""Logged rows among which they are looked for."""
-SHOWN, COLUMNS = 8, 4
+"""Logged rows that are searched for similar states."""
+MAX_ACTIONS, MAX_COLUMNS = 8, 4
 """Actions and state columns of a table."""
 MIDDLE = (0.1, 0.9)
 
 
 @dataclass(frozen=True)
-class Surface:
-    """Mean change of one column by group and action, and where the log supports the answer."""
+class EffectSurface:
+    """Mean change of one column by severity group and action, and its support in the log."""
 
     column: str
     unit: str
@@ -45,152 +45,153 @@ class Surface:
 
 
 @dataclass(frozen=True)
-class Imagined:
-    """A table for each severity group, and the whole surface of one column."""
+class ImaginedSection:
+    """A table for each severity group, and the effects on one column as a surface."""
 
     tables: tuple[PageTable, ...]
-    surface: Surface
+    surface: EffectSurface
     unsupported: float
-    """Share of the answers that no row of the log stands behind."""
+    """Share of the effects whose action was never taken in similar logged states."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Answers of a model about typical states: means and the middle 80% over the noise, and support."""
+class ActionEffects:
+    """Predicted next states of median states: mean and middle 80% over the noise, and support in the log."""
 
     state: Float[Tensor, "g s"]
     mean: Float[Tensor, "g actions s"]
     low: Float[Tensor, "g actions s"]
     high: Float[Tensor, "g actions s"]
     taken: Float[Tensor, "g actions"]
-    """How many of the similar logged rows took each action."""
+    """Number of similar logged rows in which each action was taken."""
     similar: int
-    """How many similar rows were looked at."""
-    known: tuple[bool, ...]
-    """Whether the log has states like the group's at all."""
+    """Number of similar rows that were examined."""
+    has_similar: tuple[bool, ...]
+    """Whether the log has states similar to the group's median."""
 
     @property
     def supported(self) -> tuple[tuple[bool, ...], ...]:
-        """Whether anybody alike was given the action."""
-        return tuple(
-            tuple(known and count > 0 for count in line)
-            for line, known in zip(self.taken.tolist(), self.known, strict=True)
-        )
+        """Whether each action was taken in similar logged states."""
+        counts = zip(self.taken.tolist(), self.has_similar, strict=True)
+        return tuple(tuple(has_similar and count > 0 for count in line) for line, has_similar in counts)
 
     def support(self, group: int, action: int) -> str:
-        """A share of similar states, blurred where it is a few rows."""
+        """Share of the similar states in which the action was taken; small counts are not shown exactly."""
         taken = int(self.taken[group, action])
-        if not self.known[group]:
+        if not self.has_similar[group]:
             return "state unlike the log"
         if not taken:
             return "never"
         return share(taken / self.similar) if taken >= SMALLEST else f"under {share(SMALLEST / self.similar)}"
 
 
-def imagined(
-    rows: Transitions, model: StructuralCausalModel, severity: Severity, wanted: Sequence[int | None]
-) -> Imagined | None:
-    """What follows each action from the median state of each group; `wanted` is what the policy would do there."""
+def imagined_section(
+    rows: Transitions, model: StructuralCausalModel, severity: Severity, in_medians: Sequence[int | None]
+) -> ImaginedSection | None:
+    """Compute the effects of every action. `in_medians` are the policy's actions in the median states.
+
+    None if the doses cannot be named without showing those of single subjects.
+    """
     choices = choices_of(rows)
     if choices is None:
         return None
-    asked = ask(rows, model, severity, choices)
-    columns = _moved(rows, asked, severity.place)
-    tables = [_table(rows, asked, choices, columns, g, wanted[g], label) for g, label in enumerate(severity.labels)]
-    drawn = columns[0]
-    surface = Surface(
-        rows.state_names[drawn],
-        rows.schema.states[drawn].unit,
+    effects = action_effects(rows, model, severity, choices)
+    columns = _most_affected(rows, effects, severity.place)
+    tables = [
+        _table(rows, effects, choices, columns, group, in_medians[group], label)
+        for group, label in enumerate(severity.labels)
+    ]
+    first = columns[0]
+    surface = EffectSurface(
+        rows.state_names[first],
+        rows.schema.states[first].unit,
         severity.labels,
         choices,
-        asked.mean[..., drawn] - asked.state[:, None, drawn],
-        asked.supported,
+        effects.mean[..., first] - effects.state[:, None, first],
+        effects.supported,
     )
-    answers = [own for line in asked.supported for own in line]
-    return Imagined(tuple(tables), surface, 1 - sum(answers) / len(answers))
+    supported = [flag for line in effects.supported for flag in line]
+    return ImaginedSection(tuple(tables), surface, 1 - sum(supported) / len(supported))
 
 
-def ask(rows: Transitions, model: StructuralCausalModel, severity: Severity, choices: Choices) -> Asked:
-    """Ask the model about every group's median state and every action."""
+def action_effects(
+    rows: Transitions, model: StructuralCausalModel, severity: Severity, choices: Choices
+) -> ActionEffects:
+    """Predict the next state of every group's median state after every action."""
     state = medians(rows, severity)
     noise = model.prior(DRAWS, generator(0, "imagined"))
-    after = torch.stack([_after(model, own, choices.features, noise) for own in state])
+    after = torch.stack([_next_states(model, median, choices.features, noise) for median in state])
     low, high = after.quantile(torch.tensor(MIDDLE, dtype=after.dtype), 2)
     similar = Similar(rows, SIMILAR, LOGGED)
-    taken, known = _taken(similar, state, choices)
-    return Asked(state, after.mean(2), low, high, taken, similar.count, tuple(known.tolist()))
+    taken, has_similar = _taken(similar, state, choices)
+    return ActionEffects(state, after.mean(2), low, high, taken, similar.count, tuple(has_similar.tolist()))
 
 
-def _after(model: StructuralCausalModel, state: Tensor, actions: Tensor, noise: Tensor) -> Float[Tensor, "actions d s"]:
-    """Next states of one state after every action, for every draw of the noise."""
+def _next_states(
+    model: StructuralCausalModel, state: Tensor, actions: Tensor, noise: Tensor
+) -> Float[Tensor, "actions d s"]:
+    """Next states of one state after every action, for every noise draw."""
     count, draws = len(actions), len(noise)
     theta = torch.zeros(count * draws, model.theta_width)
-    told = (
-        state.expand(count * draws, -1),
-        actions.repeat_interleave(draws, 0),
-        noise.repeat(count, 1),
-        theta,
-    )
-    return model.predict(*told).unflatten(0, (count, draws))
+    states = state.expand(count * draws, -1)
+    predicted = model.predict(states, actions.repeat_interleave(draws, 0), noise.repeat(count, 1), theta)
+    return predicted.unflatten(0, (count, draws))
 
 
 def _taken(
     similar: Similar, state: Float[Tensor, "g s"], choices: Choices
 ) -> tuple[Float[Tensor, "g actions"], Bool[Tensor, " g"]]:
-    """How many of the similar logged rows took each action, or about that dose, and whether there are similar rows."""
+    """Number of similar rows with each action, or about its dose; and whether there are similar rows."""
     if isinstance(similar.logged.actions, Discrete):
-        counts, known = similar.taken(state, len(choices))
-        return counts.float(), known
-    near = [near_doses(similar, state, own.expand(len(state), -1)) for own in choices.features]
+        counts, has_similar = similar.taken(state, len(choices))
+        return counts.float(), has_similar
+    near = [near_doses(similar, state, dose.expand(len(state), -1)) for dose in choices.features]
     return (torch.stack([part for part, _ in near], 1) * similar.count).round(), near[0][1]
 
 
-def _moved(rows: Transitions, asked: Asked, first: int) -> list[int]:
-    """The columns to show: the severity's own, then those that actions move most, in units of the column's spread."""
+def _most_affected(rows: Transitions, effects: ActionEffects, severity_column: int) -> list[int]:
+    """Columns to show: the severity column, then those that actions change most in units of their spread."""
     spread = rows.state.std(0)
-    apart = (asked.mean.std(1).mean(0) / spread.clamp(min=1e-8)).nan_to_num()
-    apart[[*rows.schema.unpredicted, *(i for i, _ in rows.schema.categories)]] = -1.0
-    rest = [i for i in apart.argsort(descending=True).tolist() if i != first and apart[i] > 0]
-    own = [] if first in rows.schema.unpredicted else [first]
-    return [*own, *rest][:COLUMNS] or [first]
+    change = (effects.mean.std(1).mean(0) / spread.clamp(min=1e-8)).nan_to_num()
+    change[[*rows.schema.unpredicted, *(i for i, _ in rows.schema.categories)]] = -1.0
+    others = [i for i in change.argsort(descending=True).tolist() if i != severity_column and change[i] > 0]
+    first = [] if severity_column in rows.schema.unpredicted else [severity_column]
+    return [*first, *others][:MAX_COLUMNS] or [severity_column]
 
 
 def _table(
     rows: Transitions,
-    asked: Asked,
+    effects: ActionEffects,
     choices: Choices,
     columns: Sequence[int],
     group: int,
-    wanted: int | None,
+    chosen: int | None,
     label: str,
 ) -> PageTable:
-    lines = [
-        (
-            choices.labels[a] + (" (the policy’s choice)" if a == wanted else ""),
-            asked.support(group, a),
-            *(_answer(asked, group, a, column) for column in columns),
-        )
-        for a in _picked(asked, group, wanted)
-    ]
-    now = ("now", "–", *(number(float(asked.state[group, column])) for column in columns))
-    head = ("Action", "Taken in similar states", *(_named(rows, column) for column in columns))
-    return PageTable(f"From the median state with {label}", head, (now, *lines))
+    lines = [("now", "–", *(number(float(effects.state[group, column])) for column in columns))]
+    for action in _shown_actions(effects, group, chosen):
+        name = choices.labels[action] + (" (the policy’s choice)" if action == chosen else "")
+        values = (_interval_text(effects, group, action, column) for column in columns)
+        lines.append((name, effects.support(group, action), *values))
+    head = ("Action", "Taken in similar states", *(_column_name(rows, column) for column in columns))
+    return PageTable(f"From the median state with {label}", head, tuple(lines))
 
 
-def _answer(asked: Asked, group: int, action: int, column: int) -> str:
-    return between(*(float(part[group, action, column]) for part in (asked.mean, asked.low, asked.high)))
+def _interval_text(effects: ActionEffects, group: int, action: int, column: int) -> str:
+    numbers = (effects.mean, effects.low, effects.high)
+    return between(*(float(part[group, action, column]) for part in numbers))
 
 
-def _picked(asked: Asked, group: int, wanted: int | None) -> list[int]:
-    """All actions where they are few; else the policy's, those taken most often, and one that was never taken."""
-    taken = asked.taken[group].tolist()
-    if len(taken) <= SHOWN:
+def _shown_actions(effects: ActionEffects, group: int, chosen: int | None) -> list[int]:
+    """All actions if they are few; else the policy's, the most frequent ones, and one that was never taken."""
+    taken = effects.taken[group].tolist()
+    if len(taken) <= MAX_ACTIONS:
         return list(range(len(taken)))
-    order = sorted(range(len(taken)), key=lambda a: (a != wanted, -taken[a]))
-    never = [a for a in order if not taken[a]]
-    return sorted({*order[: SHOWN - 1], *(never[:1] or order[SHOWN - 1 : SHOWN])})
+    order = sorted(range(len(taken)), key=lambda action: (action != chosen, -taken[action]))
+    never = [action for action in order if not taken[action]]
+    return sorted({*order[: MAX_ACTIONS - 1], *(never[:1] or order[MAX_ACTIONS - 1 : MAX_ACTIONS])})
 
 
-def _named(rows: Transitions, place: int) -> str:
+def _column_name(rows: Transitions, place: int) -> str:
     column = rows.schema.states[place]
     return f"Next {column.name} ({column.unit})" if column.unit else f"Next {column.name}"

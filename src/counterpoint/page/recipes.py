@@ -1,4 +1,4 @@
-"""Every setting of a recipe as lines of text; tensors by their size alone, for they may hold numbers of subjects."""
+"""Settings of a recipe as a table; tensors are shown by their size only, because they may hold subjects' numbers."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -13,16 +13,16 @@ from counterpoint.page.cells import PageTable
 
 KIND = "kind"
 LONGEST = 400
-"""Characters of one setting that are shown."""
+"""Characters of a value that are shown, at most."""
 
 
 def settings_table(caption: str, recipe: Any) -> PageTable:
-    """Every setting of one recipe."""
+    """Table of all settings of a recipe."""
     return PageTable(caption, ("Setting", "Value"), tuple(lines_of(KIND, recipe)), (0, 1))
 
 
 def lines_of(name: str, value: Any) -> Iterator[tuple[str, str]]:
-    """(setting, value) of everything inside a recipe, named by where it stands."""
+    """Yield the path and the value of every setting inside a recipe."""
     inner = _inside(value)
     if not isinstance(value, Mapping) and not (inner and type(value) in (tuple, list)):
         yield name, _shortened(_text(value))
@@ -31,7 +31,7 @@ def lines_of(name: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _inside(value: Any) -> dict[str, Any]:
-    """The parts of a thing; nothing where it is said in one line."""
+    """Settings inside a value; empty if it is shown in one line."""
     if value is None or isinstance(value, str | int | float | Tensor | Artifact | Discrete | Box):
         return {}
     if isinstance(value, Layout):
@@ -41,8 +41,8 @@ def _inside(value: Any) -> dict[str, Any]:
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return value._asdict()  # pyright: ignore[reportAttributeAccessIssue]
     if isinstance(value, tuple | list):
-        whole = any(_fields(part) for part in value)
-        return {str(i + 1): part for i, part in enumerate(value)} if whole else {}
+        nested = any(_fields(part) for part in value)
+        return {str(i + 1): part for i, part in enumerate(value)} if nested else {}
     return _fields(value)
 
 

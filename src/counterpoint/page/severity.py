@@ -1,4 +1,4 @@
-"""Groups of states from the mildest to the most severe, by one column; and a state that stands for each group."""
+"""Severity groups of states by one column, from the mildest to the most severe, and their median states."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,7 +19,7 @@ WEAK = 0.2
 
 @dataclass(frozen=True)
 class Severity:
-    """Which group each row is of, by its value of one column; −1 where a group has too few subjects to be shown."""
+    """Severity group of each row by one column; −1 for groups of too few subjects."""
 
     column: str
     place: int
@@ -31,20 +31,23 @@ class Severity:
 
 
 def severity_of(rows: Transitions, column: str = "") -> Severity | None:
-    """Fifths by a column; where none is named, by the one whose first value goes most with how an episode pays."""
-    usable = [i for i, each in enumerate(rows.schema.states) if not each.levels and not each.mask_of]
+    """Group rows into fifths of a column.
+
+    By default it is the one whose first value has the largest rank correlation with the total reward of the episode.
+    """
+    usable = [i for i, state in enumerate(rows.schema.states) if not state.levels and not state.mask_of]
     if column:
         names = [rows.state_names[i] for i in usable]
         require(column in names, f"'{column}' is no column of numbers; name one of {', '.join(names[:8])}")
         usable = [rows.state_names.index(column)]
     records = records_of(rows)
-    found = {i: _rank_correlation(rows.state[records.first, i], records.returned) for i in usable}
-    if not found:
+    correlations = {i: _rank_correlation(rows.state[records.first, i], records.returned) for i in usable}
+    if not correlations:
         return None
-    place = max(found, key=lambda i: abs(found[i]))
-    if not column and abs(found[place]) < WEAK:
+    place = max(correlations, key=lambda i: abs(correlations[i]))
+    if not column and abs(correlations[place]) < WEAK:
         return None
-    return _fifths(rows, place, found[place])
+    return _fifths(rows, place, correlations[place])
 
 
 def _fifths(rows: Transitions, place: int, correlation: float) -> Severity | None:
@@ -57,9 +60,9 @@ def _fifths(rows: Transitions, place: int, correlation: float) -> Severity | Non
     enough = [count >= SMALLEST for count in subjects_in(rows, group, len(labels))]
     if not any(enough):
         return None
-    renumbered = torch.tensor([sum(enough[:i]) if own else -1 for i, own in enumerate(enough)])
-    shown = tuple(label for label, own in zip(labels, enough, strict=True) if own)
-    return Severity(name, place, correlation, renumbered[group], shown)
+    renumbered = torch.tensor([sum(enough[:i]) if shown else -1 for i, shown in enumerate(enough)])
+    shown_labels = tuple(label for label, shown in zip(labels, enough, strict=True) if shown)
+    return Severity(name, place, correlation, renumbered[group], shown_labels)
 
 
 def _labels(name: str, edges: list[str]) -> list[str]:
@@ -70,12 +73,12 @@ def _labels(name: str, edges: list[str]) -> list[str]:
 
 
 def medians(rows: Transitions, severity: Severity) -> Float[Tensor, "g s"]:
-    """A state for each group: the median of every column, the commonest level of a category; no patient's row."""
+    """Median state of each group: the median of every column, or the most frequent level of a category."""
     return torch.stack([_median(rows, severity.group == group) for group in range(len(severity.labels))])
 
 
-def _median(rows: Transitions, own: Tensor) -> Float[Tensor, " s"]:
-    states, columns = rows.state[own], rows.schema.states
+def _median(rows: Transitions, members: Tensor) -> Float[Tensor, " s"]:
+    states, columns = rows.state[members], rows.schema.states
     middle = [
         float(states[:, i].long().bincount().argmax()) if column.levels else quantiles(states[:, i], 0.5)[0]
         for i, column in enumerate(columns)
@@ -84,7 +87,7 @@ def _median(rows: Transitions, own: Tensor) -> Float[Tensor, " s"]:
 
 
 def _rank_correlation(one: Float[Tensor, " n"], other: Float[Tensor, " n"]) -> float:
-    """Spearman's; 0 where one of the two does not vary."""
+    """Spearman's rank correlation; 0 if one of the two is constant."""
     from scipy.stats import rankdata
 
     ranks = [torch.from_numpy(rankdata(values.double().numpy())) for values in (one, other)]

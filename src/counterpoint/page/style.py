@@ -1,4 +1,4 @@
-"""One look for every figure: Okabe-Ito colours that colour-blind readers can tell apart, and axes without clutter."""
+"""Style of all figures: Okabe-Ito colours, which colour-blind readers can distinguish, and plain axes."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -42,7 +42,7 @@ STYLE = {
 
 @contextmanager
 def canvas(path: str | os.PathLike[str], height: float, title: str) -> Iterator["Figure"]:
-    """A figure to draw on; it replaces the PNG at `path` when the block ends, and nothing changes when it raises."""
+    """Open a figure that is written as a PNG to `path` when the block ends; nothing is written if it raises."""
     with replacing(path) as temporary, drawing(WIDTH, height) as figure:
         figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
         yield figure
@@ -51,16 +51,13 @@ def canvas(path: str | os.PathLike[str], height: float, title: str) -> Iterator[
 
 @contextmanager
 def drawing(width: float, height: float) -> Iterator["Figure"]:
-    """A figure of so many inches, in the one look.
-
-    No pyplot: the figure belongs to no global state, and matplotlib's settings are as before afterwards.
-    """
+    """Open a figure of a size in inches. It uses no pyplot state, and matplotlib's settings are restored."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    # The defaults first, so that a user's own settings cannot change a figure.
+    # Start from the defaults, so that a user's settings do not change the figure.
     with matplotlib.rc_context(_settings()):
         figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.07))
         FigureCanvasAgg(figure)
@@ -68,7 +65,7 @@ def drawing(width: float, height: float) -> Iterator["Figure"]:
 
 
 def reference_line(axes: "Axes", value: float, label: str, vertical: bool = False) -> None:
-    """A dashed line at a value that the reader should compare with, named on the line itself (no label, no name)."""
+    """Draw a labelled dashed line at a reference value."""
     draw = axes.axvline if vertical else axes.axhline
     draw(value, color=GREY, linestyle="--", linewidth=1.2, zorder=1)
     place, offset, across, up = (
@@ -81,7 +78,7 @@ def reference_line(axes: "Axes", value: float, label: str, vertical: bool = Fals
 
 
 def legend_once(figure: "Figure", panels: Sequence["Axes"]) -> None:
-    """One legend under the figure, with each label of its panels once."""
+    """Draw one legend under the figure with the distinct labels of all panels."""
     named: dict[str, Any] = {}
     for panel in panels:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
@@ -90,7 +87,7 @@ def legend_once(figure: "Figure", panels: Sequence["Axes"]) -> None:
 
 
 def _settings() -> Any:
-    """matplotlib's own settings (less the backend, which belongs to the process) under ours."""
+    """matplotlib's default settings, except the backend, updated by `STYLE`."""
     import matplotlib
 
     kept = {key: value for key, value in matplotlib.rcParamsDefault.items() if not key.startswith("backend")}

@@ -1,4 +1,4 @@
-"""What a reader should know after twenty seconds: two verdicts, the policy's value beside who logged, what it is."""
+"""Summary at the top of the page: two verdicts, the policy's mean return beside the logged one, and its kind."""
 
 from dataclasses import dataclass
 
@@ -8,10 +8,9 @@ from counterpoint.core.statistics import Interval
 from counterpoint.ope.result import Evaluation
 from counterpoint.page.cells import between, counted, share
 from counterpoint.page.cohort import CohortSummary, mean_of
-from counterpoint.page.doing import Doing
-from counterpoint.page.judged import comparison, interval
-from counterpoint.page.parts import Parts
-from counterpoint.page.words import kind_of
+from counterpoint.page.contents import RunContents
+from counterpoint.page.evaluation_tables import comparison_text, interval_text
+from counterpoint.page.policy import PolicyActions, kind_of
 
 TONES = {"yes": "good", "supported": "good", "with care": "care", "no": "bad", "cannot be judged": "bad"}
 Facts = tuple[tuple[str, str], ...]
@@ -19,17 +18,17 @@ Facts = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Badge:
-    """A verdict in a word or two, its tone, and why."""
+    """A verdict, the tone of its colour, and its reasons."""
 
     tone: str
-    """good, care, bad or none: the colour only repeats what the words say."""
+    """good, care, bad or none."""
     words: str
     reasons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a reader should know after twenty seconds."""
+    """The summary's badges, sentences and numbers."""
 
     evaluation: Badge
     model: Badge
@@ -37,69 +36,77 @@ class Summary:
     facts: Facts
 
 
-def summary(parts: Parts, log: CohortSummary, acts: Doing | None) -> Summary:
-    """The top of the page."""
-    found = parts.evaluation
-    judgement = _unjudged(parts) if found is None else Badge(TONES[found.verdict], found.verdict, found.reasons)
-    return Summary(judgement, _trust(parts), _sentences(parts, acts), (*_values(parts, log), *_agreement(parts, acts)))
+def summary(contents: RunContents, cohort: CohortSummary, actions: PolicyActions | None) -> Summary:
+    """Summarise a run."""
+    facts = (*_values(contents, cohort), *_agreement(contents, actions))
+    return Summary(_evaluation_badge(contents), _model_badge(contents), _sentences(contents, actions), facts)
 
 
-def _unjudged(parts: Parts) -> Badge:
-    """What is said where no log has judged the policy."""
-    if parts.returns:
-        return Badge("none", "tried in a simulator", ("Its true return is below; no log was asked.",))
-    command = "evaluate" if parts.policy else "train"
-    return Badge("none", "not judged yet", (f"To do so: counterpoint {command} --run {parts.name}",))
+def _evaluation_badge(contents: RunContents) -> Badge:
+    evaluation = contents.evaluation
+    if evaluation is not None:
+        return Badge(TONES[evaluation.verdict], evaluation.verdict, evaluation.reasons)
+    if contents.returns:
+        reason = "Its true return is below; it was not evaluated from the log."
+        return Badge("none", "tried in a simulator", (reason,))
+    command = "evaluate" if contents.policy else "train"
+    return Badge("none", "not evaluated yet", (f"To do so: counterpoint {command} --run {contents.name}",))
 
 
-def _trust(parts: Parts) -> Badge:
-    """What is known of the model behind the policy, or of the run's model where there is no policy."""
-    found = parts.check if parts.policy is None and parts.check is not None else parts.verdict
-    return Badge(TONES.get(found.trust, "none"), found.trust, found.reasons)
+def _model_badge(contents: RunContents) -> Badge:
+    """Verdict on the model behind the policy, or on the run's model if there is no policy."""
+    use_check = contents.policy is None and contents.check is not None
+    verdict = contents.check if use_check and contents.check is not None else contents.verdict
+    return Badge(TONES.get(verdict.trust, "none"), verdict.trust, verdict.reasons)
 
 
-def _values(parts: Parts, log: CohortSummary) -> Facts:
-    returned = true_return(parts.returns)
-    tried = f"The policy in the simulator, {len(parts.returns)} trials (95% interval)"
-    simulated = () if returned is None else ((tried, value_of(returned)),)
-    if parts.evaluation is None:
-        return (("Whoever logged, total reward of an episode (95% interval)", value_of(log.returned)), *simulated)
-    return (*_judged(parts.evaluation), *simulated)
+def _values(contents: RunContents, cohort: CohortSummary) -> Facts:
+    facts = []
+    if contents.evaluation is None:
+        facts.append(("Logged total reward of an episode (95% interval)", value_text(cohort.returned)))
+    else:
+        facts += _evaluation_facts(contents.evaluation)
+    returned = true_return(contents.returns)
+    if returned is not None:
+        caption = f"The policy in the simulator, {len(contents.returns)} trials (95% interval)"
+        facts.append((caption, value_text(returned)))
+    return tuple(facts)
 
 
-def _judged(found: Evaluation) -> Facts:
-    """The value beside that of who logged; no number where the verdict says that there is none to go by."""
-    level = f"{found.confidence:.0%} interval"
-    known = found.verdict != "cannot be judged"
+def _evaluation_facts(evaluation: Evaluation) -> Facts:
+    """Mean returns; without numbers for the policy if the verdict says that there is no reliable estimate."""
+    level = f"{evaluation.confidence:.0%} interval"
+    reliable = evaluation.verdict != "cannot be judged"
     return (
-        (f"The policy, an episode ({level})", interval(found.value) if known else found.verdict),
-        (f"Whoever logged ({level})", interval(found.logged)),
-        (f"Difference ({level})", interval(found.difference) if known else found.verdict),
+        (f"The policy, an episode ({level})", interval_text(evaluation.value) if reliable else evaluation.verdict),
+        (f"Clinicians ({level})", interval_text(evaluation.logged)),
+        (f"Difference ({level})", interval_text(evaluation.difference) if reliable else evaluation.verdict),
     )
 
 
-def _agreement(parts: Parts, acts: Doing | None) -> Facts:
-    told = parts.evaluation.diagnostics if parts.evaluation else None
-    same = told.agreement if told else acts.agreement if acts else None
-    return () if same is None else (("Same action as logged", f"{share(same)} of decisions"),)
+def _agreement(contents: RunContents, actions: PolicyActions | None) -> Facts:
+    diagnostics = contents.evaluation.diagnostics if contents.evaluation else None
+    agreement = diagnostics.agreement if diagnostics else actions.agreement if actions else None
+    return () if agreement is None else (("Same action as logged", f"{share(agreement)} of decisions"),)
 
 
-def _sentences(parts: Parts, acts: Doing | None) -> tuple[str, ...]:
-    who = counted(len(parts.rows.subject.unique()))
-    log = f"The log holds {len(parts.rows):,} decisions for {who} subjects."
-    if parts.policy is None:
+def _sentences(contents: RunContents, actions: PolicyActions | None) -> tuple[str, ...]:
+    subjects = counted(len(contents.rows.subject.unique()))
+    log = f"The log holds {len(contents.rows):,} decisions for {subjects} subjects."
+    if contents.policy is None:
         return (log, "No policy has been learned in this run.")
-    often = f" Most often it chooses {acts.commonest}." if acts is not None and acts.commonest else ""
-    said = () if parts.evaluation is None else (comparison(parts.evaluation),)
-    return (*said, f"The policy is {kind_of(parts.policy)}.{often}", log)
+    frequent = f" Most often it chooses {actions.commonest}." if actions is not None and actions.commonest else ""
+    compared = () if contents.evaluation is None else (comparison_text(contents.evaluation),)
+    return (*compared, f"The policy is {kind_of(contents.policy)}.{frequent}", log)
 
 
-def value_of(found: Interval) -> str:
-    """A value with its interval in words."""
-    return between(found.estimate, found.low, found.high)
+def value_text(interval: Interval) -> str:
+    """A value with its interval."""
+    return between(interval.estimate, interval.low, interval.high)
 
 
 def true_return(returns: tuple[float, ...]) -> Interval | None:
+    """Mean of the trials' returns with its interval; None without trials."""
     if not returns:
         return None
     return mean_of(torch.tensor(returns, dtype=torch.double), torch.arange(len(returns)))

@@ -1,4 +1,4 @@
-"""What a page is made of: the parts of a run, as far as they were made."""
+"""Input of the page: the parts of a run."""
 
 from dataclasses import dataclass
 
@@ -11,23 +11,23 @@ from counterpoint.tasks.base import Task
 
 
 @dataclass(frozen=True)
-class Parts:
-    """What a run has; none where it was not made."""
+class RunContents:
+    """Parts of a run; None for those that were not made."""
 
     name: str
     rows: Transitions
     held_out: int
-    """Subjects that were kept aside."""
+    """Number of held-out subjects."""
     fingerprints: dict[str, str]
-    """Of every part that is there."""
+    """Of every part of the run."""
     task: Task | None = None
     scm: StructuralCausalModel | None = None
     check: CheckReport | None = None
     policy: Policy | None = None
     verdict: Verdict = Verdict()
-    """What is known of the model behind the policy."""
+    """Trust in the model behind the policy."""
     evaluation: Evaluation | None = None
     returns: tuple[float, ...] = ()
     """True returns of trials in a simulator."""
     severity: str = ""
-    """The column that severity is read from; empty to have it chosen."""
+    """State column that measures severity; empty for an automatic choice."""
