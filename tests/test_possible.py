@@ -135,7 +135,7 @@ def test_what_a_model_says_of_continuous_doses_is_held_too(monkeypatch: pytest.M
     assert found.possible is not None
     assert found.value.value == found.possible.high
     assert found.label(found.value) == "cannot be judged, clipped to the possible range"
-    assert any("lay outside the possible returns" in reason for reason in found.reasons)
+    assert any("were outside the possible returns" in reason for reason in found.reasons)
 
 
 def test_the_page_says_which_values_were_held() -> None:

@@ -56,6 +56,13 @@ def check_settings(recipe: Any) -> None:
             raise CounterpointError(f"{name}={_shown(getattr(recipe, name))} of {type(recipe).__name__} is not {wrong}")
 
 
+class Checked:
+    """Base class of dataclasses that check the types and ranges of their fields when they are created."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
 @cache
 def _hints(cls: type) -> dict[str, Any]:
     hints = get_type_hints(cls, include_extras=True)

@@ -16,7 +16,7 @@ from torch import Tensor
 from counterpoint.checks.support import MOST, NEIGHBOURS, Similar
 from counterpoint.core.errors import CounterpointError, require
 from counterpoint.core.seeding import derive, generator
-from counterpoint.core.settings import Amount, Fraction, Positive, Share, check_settings, checked
+from counterpoint.core.settings import Amount, Checked, Fraction, Positive, Share, checked
 from counterpoint.data.jobs import spread_levels
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
@@ -88,7 +88,7 @@ class Behaviour:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BehaviourModel(ABC):
+class BehaviourModel(Checked, ABC):
     """Base class of recipes for the behaviour policy.
 
     Assumes a discrete action space, and that the behaviour policy acted on the logged state.
@@ -98,9 +98,6 @@ class BehaviourModel(ABC):
     """Lower bound of all probabilities; the rest is rescaled to sum to 1."""
     most: Positive = 50_000
     """Rows that a model is fitted on, at most; a random sample of more."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     @abstractmethod
     def predict(self, train: Transitions, test: Transitions, seed: int) -> Float[Tensor, "n a"]:

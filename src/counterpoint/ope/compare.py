@@ -7,7 +7,7 @@ from typing import Any
 
 from counterpoint.core.artifacts import encode
 from counterpoint.core.errors import require
-from counterpoint.core.settings import check_settings, checked
+from counterpoint.core.settings import Checked, checked
 from counterpoint.data.transitions import Transitions
 from counterpoint.models.base import Model
 from counterpoint.nets.training import Monitor
@@ -29,26 +29,20 @@ FORMAT = "counterpoint-comparison/2"
 
 
 @dataclass(frozen=True)
-class PairedDifference:
+class PairedDifference(Checked):
     """Difference of the mean returns of two policies, `one` minus `other`, on the same subjects."""
 
     one: str
     other: str
     difference: Estimate
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
 
 @dataclass(frozen=True)
-class PolicyComparison:
+class PolicyComparison(Checked):
     """Evaluations of several policies on one log, and the difference of every two of them."""
 
     evaluations: tuple[Evaluation, ...]
     pairs: tuple[PairedDifference, ...]
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def to_json(self) -> dict[str, Any]:
         """Encode as a JSON object."""

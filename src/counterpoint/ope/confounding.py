@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from counterpoint.core.errors import require
-from counterpoint.core.settings import Range, check_settings
+from counterpoint.core.settings import Checked, Range, check_settings
 from counterpoint.ope.estimators import relative_weight, rewards
 from counterpoint.ope.problem import OPEData
 
@@ -51,7 +51,7 @@ class Confounding:
 
 
 @dataclass(frozen=True)
-class ConfoundingBound:
+class ConfoundingBound(Checked):
     """Range of the estimate under one strength of confounding."""
 
     strength: float
@@ -61,9 +61,6 @@ class ConfoundingBound:
     """Lower end of the confidence interval of `lowest`."""
     high: float
     """Upper end of the confidence interval of `highest`."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 def weight_range(data: OPEData, strength: float, per: Per) -> tuple[Float[Tensor, " e"], Float[Tensor, " e"]]:

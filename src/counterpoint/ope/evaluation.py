@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from counterpoint.core.seeding import derive
-from counterpoint.core.settings import Fraction, Positive, Share, check_settings, checked
+from counterpoint.core.settings import Checked, Fraction, Positive, Share, checked
 from counterpoint.core.statistics import Interval
 from counterpoint.data.returns import ReturnRange
 from counterpoint.data.schema import Schema
@@ -88,7 +88,7 @@ SubjectMask = Bool[Tensor, " subjects"]
 
 
 @dataclass(frozen=True)
-class OPESettings:
+class OPESettings(Checked):
     """Settings of an off-policy evaluation."""
 
     behaviour: BehaviourRecipe | None = None
@@ -116,9 +116,6 @@ class OPESettings:
     """Folds of subjects for cross-fitting behaviour models and critics."""
     confidence: Fraction = 0.95
     """Confidence level of the intervals."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def for_table(self, schema: Schema) -> "TableRecipes":
         """Fill in the recipes that depend on the table's columns."""

@@ -29,7 +29,7 @@ from torch.optim import Optimizer
 from counterpoint.core.artifacts import device_of, recipe_hash, tensors_hash
 from counterpoint.core.errors import CounterpointError, require
 from counterpoint.core.seeding import generator
-from counterpoint.core.settings import Amount, Count, check_settings, checked
+from counterpoint.core.settings import Amount, Checked, Count, checked
 from counterpoint.data.jobs import spread_levels
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
@@ -87,11 +87,8 @@ class CriticValues(Protocol):
 
 
 @dataclass(frozen=True)
-class CriticRecipe(ABC):
+class CriticRecipe(Checked, ABC):
     """Base class of critics' recipes. A member is a table in which subject k has weight counts[k]."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     @abstractmethod
     def values(

@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from counterpoint.core.errors import CounterpointError, require
 from counterpoint.core.seeding import generator
-from counterpoint.core.settings import Share, check_settings
+from counterpoint.core.settings import Checked, Share
 from counterpoint.data.schema import Schema, agree
 from counterpoint.data.shapes import State
 from counterpoint.data.spaces import Discrete
@@ -144,16 +144,13 @@ class StochasticPolicy(Protocol):
 
 
 @dataclass(frozen=True)
-class EpsilonMixture:
+class EpsilonMixture(Checked):
     """ε-mixture (1 − ε)·π + ε·μ that is evaluated in place of a deterministic policy π."""
 
     share: Share = 0.01
     """ε; 0 evaluates the policy itself."""
     towards: Literal["behaviour", "uniform"] = "behaviour"
     """μ: the behaviour policy, or a uniform choice of all actions."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def __str__(self) -> str:
         if not self.share:

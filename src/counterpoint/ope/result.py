@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from counterpoint.core.artifacts import decode, encode
 from counterpoint.core.errors import CounterpointError, require
-from counterpoint.core.settings import Share, check_settings
+from counterpoint.core.settings import Checked, Share
 from counterpoint.core.statistics import Interval
 from counterpoint.core.wording import counted, discounted
 from counterpoint.data.returns import ReturnRange, possible_returns
@@ -25,7 +25,7 @@ CLIPPED = "clipped to the possible range"
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Estimate(Checked):
     """An estimate of a mean return and its confidence interval; a number is None where it cannot be computed."""
 
     name: str
@@ -34,9 +34,6 @@ class Estimate:
     high: float | None
     unclipped: tuple[float | None, float | None, float | None] | None = None
     """Value and interval ends before they were clipped to the possible returns; None if all three were inside."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     @classmethod
     def of(cls, name: str, interval: Interval) -> "Estimate":
@@ -90,7 +87,7 @@ def _interval_text(value: float | None, low: float | None, high: float | None) -
 
 
 @dataclass(frozen=True)
-class SubgroupEstimate:
+class SubgroupEstimate(Checked):
     """Estimated return of the policy, and logged return, among a subgroup of the subjects."""
 
     name: str
@@ -98,12 +95,9 @@ class SubgroupEstimate:
     policy: Estimate
     logged: Estimate
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
 
 @dataclass(frozen=True)
-class Diagnostics:
+class Diagnostics(Checked):
     """Overlap between the log and the evaluated policy."""
 
     subjects: int
@@ -122,12 +116,9 @@ class Diagnostics:
     agreement: Share
     """Mean probability under the policy of the logged actions."""
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
 
 @dataclass(frozen=True)
-class BehaviourSummary:
+class BehaviourSummary(Checked):
     """Quality of the estimated behaviour policy."""
 
     recipe: str
@@ -138,12 +129,9 @@ class BehaviourSummary:
     calibration: tuple[tuple[float, float], ...]
     """Points of the calibration curve: predicted probability and observed frequency."""
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
 
 @dataclass(frozen=True)
-class Sensitivity:
+class Sensitivity(Checked):
     """Sensitivity of the evaluation to the behaviour model and to unmeasured confounding."""
 
     behaviour: tuple[Estimate, ...]
@@ -156,12 +144,9 @@ class Sensitivity:
     """Smallest strength at which the difference from the logged return is no longer significant; None if it is not
     significant without confounding."""
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Checked):
     """Off-policy evaluation of one policy: estimates, diagnostics, sensitivity analyses and a verdict."""
 
     policy: str
@@ -197,9 +182,6 @@ class Evaluation:
     """Estimates that are missing or clipped, and why."""
     possible: ReturnRange | None = None
     """Range of returns that an episode can have."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def __getitem__(self, name: str) -> Estimate:
         for estimate in self.estimates:

@@ -6,14 +6,14 @@ difference shows that. "cannot be judged" means that the log does not contain th
 
 from dataclasses import dataclass
 
-from counterpoint.core.settings import Amount, Share, check_settings
+from counterpoint.core.settings import Amount, Checked, Share
 from counterpoint.core.wording import amount, counted
 from counterpoint.data.returns import ReturnRange
 from counterpoint.ope.result import Diagnostics, Estimate, EvaluationVerdict
 
 
 @dataclass(frozen=True)
-class VerdictLimits:
+class VerdictLimits(Checked):
     """Thresholds of the verdict. A value beyond `x` gives "cannot be judged", one beyond `x_care` "with care"."""
 
     effective: Amount = 50.0
@@ -33,9 +33,6 @@ class VerdictLimits:
     """Largest calibration error of the behaviour model."""
     strength_care: Amount = 1.25
     """Strength of unmeasured confounding that a significant difference must withstand."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 @dataclass(frozen=True)
