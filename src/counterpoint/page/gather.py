@@ -115,7 +115,7 @@ def _settings(contents: RunContents) -> tuple[PageTable, ...]:
         "How the table was read": contents.rows.layout,
         "Prior knowledge of the columns": contents.rows.schema.knowledge,
         "Reward and end of episodes": getattr(contents.task, "recipe", contents.task),
-        "Structural causal model": None if contents.scm is None else contents.scm.recipe,
+        "Structural causal model": None if contents.scm is None else contents.scm.structure,
         "Policy": None if contents.policy is None else contents.policy.recipe,
     }
     return tuple(settings_table(caption, recipe) for caption, recipe in recipes.items() if recipe is not None)
