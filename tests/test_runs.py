@@ -449,6 +449,20 @@ def test_a_check_of_whole_numbers_says_whether_its_rows_were_seen(tmp_path: Path
     assert "rows the model had not seen" in capsys.readouterr().out
 
 
+def test_a_run_of_the_previous_format_is_read(bench: Bench, tmp_path: Path) -> None:
+    """Two parts had other names; an evaluation of that version is refused in one line."""
+    run = bench.copy("cartpole", tmp_path / "run")
+    present = Run(run).present()
+    record = json.loads((run / RECORD).read_text())
+    record["format"] = "counterpoint-run/1"
+    record["parts"]["evaluation"] = record["parts"].pop("returns")
+    (run / RECORD).write_text(json.dumps(record))
+    assert Run(run).present() == present
+    Run(run).keep("evaluation", lambda path: path.write_text('{"format": "counterpoint-evaluation/1"}'), ["data"])
+    with pytest.raises(CounterpointError, match="run evaluate or compare again"):
+        _ = Run(run).evaluation
+
+
 def test_a_check_draws_its_figure(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.setattr("counterpoint.cli.check_scm.check_figure", check_figure)
     run = bench.copy("ward", tmp_path / "run")

@@ -290,13 +290,13 @@ Result = TypeVar("Result")
 
 def decode_result(content: dict[str, Any], kind: type[Result], form: str, classes: dict[str, type]) -> Result:
     """Decode a result from JSON, using the listed classes only; each of them checks its fields."""
-    require(content.get("format") == form, f"this is not a {form}; run the command that writes it again")
+    require(content.get("format") == form, f"this is not a {form}; run evaluate or compare again")
     try:
         result = decode({name: value for name, value in content.items() if name != "format"}, classes)
     except (CounterpointError, AttributeError, RecursionError, ValueError) as error:
-        raise CounterpointError(f"the {form} is damaged ({error}); run the command that writes it again") from None
+        raise CounterpointError(f"the {form} is damaged ({error}); run evaluate or compare again") from None
     if not isinstance(result, kind):
-        raise CounterpointError(f"this is not a {form}; run the command that writes it again")
+        raise CounterpointError(f"this is not a {form}; run evaluate or compare again")
     return result
 
 

@@ -114,9 +114,9 @@ def _lengths(records: RecordSummary) -> Bars:
     longest = torch.zeros(int(records.subject.max()) + 1, dtype=torch.long)
     longest = longest.scatter_reduce(0, records.subject, records.length, "amax")
     width = -(-int(longest.max()) // MOST_BARS)
-    found = torch.bincount((longest[longest > 0] - 1) // width).tolist()
-    counts = tuple(None if few else count for few, count in zip(hidden(found), found, strict=True))
-    return Bars("steps of a subject’s longest episode", width, counts)
+    counts = torch.bincount((longest[longest > 0] - 1) // width).tolist()
+    shown = tuple(None if few else count for few, count in zip(hidden(counts), counts, strict=True))
+    return Bars("steps of a subject’s longest episode", width, shown)
 
 
 def _outcomes(rows: Transitions, records: RecordSummary) -> PageTable:
@@ -125,10 +125,10 @@ def _outcomes(rows: Transitions, records: RecordSummary) -> PageTable:
     outcome = rows.outcome[records.last]
     cell = torch.where(outcome >= 0, outcome, len(names) - 1)
     last = rows[records.last]
-    found, shares = subjects_in(last, cell, len(names)), shares_in(cell, len(names))
+    counts, shares = subjects_in(last, cell, len(names)), shares_in(cell, len(names))
     lines = [
         (name, *(("not shown",) * 2 if few else (counted(count), share(part))))
-        for name, count, part, few in zip(names, found, shares, hidden(found), strict=True)
+        for name, count, part, few in zip(names, counts, shares, hidden(counts), strict=True)
     ]
     return PageTable("How episodes ended", ("Outcome", "Subjects", "Share of episodes"), tuple(lines))
 
@@ -224,15 +224,15 @@ def _actions(rows: Transitions, whole: int) -> PageTable:
     return PageTable("Actions given, commonest first", head, tuple(lines), note=note)
 
 
-def dose_quantiles(caption: str, given: dict[str, Float[Tensor, "n a"]], rows: Transitions, whole: int) -> PageTable:
+def dose_quantiles(caption: str, doses: dict[str, Float[Tensor, "n a"]], rows: Transitions, whole: int) -> PageTable:
     """Table of quantiles of continuous doses."""
     level = tail(whole)
     lines = [
         (f"{name}, {who}", *("not shown",) * 3)
         if level is None
-        else (f"{name}, {who}", *map(number, quantiles(doses[:, i], level, 0.5, 1 - level)))
+        else (f"{name}, {who}", *map(number, quantiles(values[:, i], level, 0.5, 1 - level)))
         for i, name in enumerate(rows.action_names)
-        for who, doses in given.items()
+        for who, values in doses.items()
     ]
     ends = (f"{level:.0%} quantile", "Median", f"{1 - level:.0%} quantile") if level else ("Low", "Median", "High")
     return PageTable(caption, ("Dose", *ends), tuple(lines))

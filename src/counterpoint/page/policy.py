@@ -134,8 +134,8 @@ def policy_actions(rows: Transitions, policy: Policy, model: Model | None, sever
     picked = torch.randperm(len(rows), generator=generator(0, "asked"))[:limit].sort().values
     sample = rows[picked]
     chosen = policy.act(sample.state, theta[picked] if theta.shape[1] else NO_THETA)
-    given = ", given the factors inferred from the subjects’ whole records" if theta.shape[1] else ""
-    text = f"Its actions were computed in {len(sample):,} of {len(rows):,} logged states{given}."
+    factors = ", given the factors inferred from the subjects’ whole records" if theta.shape[1] else ""
+    text = f"Its actions were computed in {len(sample):,} of {len(rows):,} logged states{factors}."
     choices = choices_of(rows)
     in_medians = _actions_in_medians(rows, policy, severity)
     if choices is None or not isinstance(rows.actions, Discrete):
