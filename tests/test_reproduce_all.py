@@ -1,12 +1,15 @@
 """`python -m reproduction`: all parts in one folder, the plan, the record, and what fails does not stop the others."""
 
 import json
+import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import tyro
 
 from counterpoint.core.errors import CounterpointError
 from counterpoint.learners.methods import CTRL_G
@@ -233,3 +236,20 @@ def test_a_table_of_synthetic_patients_is_made_by_the_same_program(tmp_path: Pat
     main(["synthetic-cohort", "--out", str(tmp_path / "cohort.parquet"), "--patients", "20"])
     assert (tmp_path / "cohort.parquet").exists()
     assert "next: counterpoint fit" in capsys.readouterr().out
+
+
+def test_the_commands_of_the_pages_are_commands():
+    root = Path(__file__).parents[1]
+    pages = [root / "README.md", *root.glob("docs/**/*.md"), *root.glob("reproduction/docs/*.md")]
+    texts = [page.read_text() for page in pages]
+    lines = {
+        line for text in texts for line in re.findall(r"python -m reproduction ([^`\n|]+)", text) if "…" not in line
+    }
+    assert len(lines) > 20
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        if words[0] != "synthetic-cohort":
+            parsed = replace(tyro.cli(Reproduce, args=words), device="cpu")
+            assert parsed.experiment == words[0]
+            if parsed.cohort == "synthetic":
+                assert all(experiment.cells() for experiment in parsed.parts().values())
