@@ -23,7 +23,7 @@ from reproduction.counterfactuals import Counterfactuals
 from reproduction.counterfactuals import quick as quick_counterfactuals
 from reproduction.evaluation import EvaluationBenchmark
 from reproduction.evaluation import quick as quick_evaluation
-from reproduction.executors import Auto, InProcess, Joblib, Ray, Report
+from reproduction.executors import Auto, Executor, InProcess, Joblib, Ray, Report
 from reproduction.experiment import Experiment, Finished, choose, run
 from reproduction.groups import GroupAccuracy
 from reproduction.groups import quick as quick_groups
@@ -111,7 +111,7 @@ class Reproduce:
         names = {experiment.name: part for part, experiment in parts.items()}
         with cell_progress() as report:
             saves = GPU_SAVES if self.on_gpu else CPU_SAVES
-            for finished in run(list(parts.values()), self.out, self.executor, self.device, report, saves):
+            for finished in run(list(parts.values()), self.out, self._executor, self.device, report, saves):
                 part = names[finished.experiment.name]
                 record[part] = self._recorded(finished)
                 self._announce(finished)
@@ -209,11 +209,18 @@ class Reproduce:
         return device_of(self.device).type == "cuda"
 
     @property
+    def _executor(self) -> Executor:
+        """The executor. One process leaves a GPU idle most of the time, so all parts share it among many."""
+        if isinstance(self.executor, Auto) and self.experiment == "all" and self.on_gpu:
+            return Joblib(max((os.cpu_count() or 1) - 1, 1))
+        return self.executor
+
+    @property
     def processes(self) -> int:
         """Processes that share the work; what a cluster has is not known here."""
-        if isinstance(self.executor, Joblib):
-            return self.executor.workers
-        return (os.cpu_count() or 1) if isinstance(self.executor, Auto) and not self.on_gpu else 1
+        if isinstance(self._executor, Joblib):
+            return self._executor.workers
+        return (os.cpu_count() or 1) if isinstance(self._executor, Auto) and not self.on_gpu else 1
 
     def planned(self, parts: dict[str, Experiment]) -> Iterator[dict[str, Any]]:
         """A line for every part and, where there are several, one for all."""
@@ -259,7 +266,7 @@ class Reproduce:
     def _write_record(self, parts: dict[str, Any]) -> None:
         """What ran, in `all.settings.json`: commands, cells and seconds since the start at which each part was done."""
         words = ["python", "-m", "reproduction", "all", *["--quick"] * self.quick, "--device", self.device]
-        call = {"command": shlex.join(words), "executor": encode(self.executor), "processes": self.processes}
+        call = {"command": shlex.join(words), "executor": encode(self._executor), "processes": self.processes}
         path = self.out / f"all{'-quick' * self.quick}.settings.json"
         write_json({**call, **provenance(), "parts": parts}, path)
         say(f"what ran and how long it took is in {path}")

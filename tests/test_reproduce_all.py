@@ -220,6 +220,9 @@ def test_processes_are_the_cores_or_the_workers(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("os.cpu_count", lambda: 16)
     processes = lambda executor: Reproduce("all", device="cpu", executor=executor).processes
     assert [processes(executor) for executor in (Auto(), Joblib(3), InProcess())] == [16, 3, 1]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert Reproduce("all", device="cuda").processes == 15, "a GPU is shared, and a core is left for what is not work"
+    assert Reproduce("sd", device="cuda").processes == 1
 
 
 def test_every_part_has_a_name_and_files_of_its_own():
