@@ -19,8 +19,8 @@ from counterpoint.policies.base import Policy, PolicyLearner
 from counterpoint.simulation.trials import trial_subset
 from counterpoint.tasks.base import KnownSCM
 from reproduction.experiment import Cell, Context, Experiment, Rows
+from reproduction.learning import evaluate_both, learn
 from reproduction.logs import Behaviour, LogSource, Protocol, logs, shared_logs
-from reproduction.shared_models import learn
 from reproduction.summary import levels, write_summary
 
 COLUMNS = ("method", "behaviour", "trials", "seed", "return_selected", "return_last", "return_in_model")
@@ -109,21 +109,13 @@ def learn_and_evaluate(recipe: StackRecipe, context: Context) -> Rows:
     tables = shared_logs(logs, recipe.source, seeds, context.shared)
     jobs = [Job(trial_subset(tables[seed], trials), derive(seed, "training")) for trials, seed in recipe.cells]
     learned = learn(arm.learner, jobs, arm.task, context, [recipe.source, recipe.cells], "policy")
-    context.report("evaluation", 0, 2)
-    selected = _mean_returns([policies.selected for policies in learned], recipe)
-    context.report("evaluation", 1, 2)
-    same = all(policies.selected is policies.last for policies in learned)
-    last = selected if same else _mean_returns([policies.last for policies in learned], recipe)
-    rows = []
-    for place, (trials, seed) in enumerate(recipe.cells):
-        in_model = getattr(learned[place].selected, "return_in_model", None)
-        returns = {"return_selected": selected[place], "return_last": last[place], "return_in_model": in_model}
-        rows.append({"trials": trials, "seed": seed, **returns})
-    return rows
-
-
-def _mean_returns(policies: Sequence[Policy], recipe: StackRecipe) -> list[float]:
+    context.report("evaluation", 0, 1)
     protocol = recipe.protocol
-    task = recipe.arm.task.at_evaluation()
-    returns = true_returns(policies, task, protocol.evaluation_trials, protocol.evaluation_seed)
-    return [sum(episodes) / len(episodes) for episodes in returns.tolist()]
+
+    def mean_returns(policies: Sequence[Policy]) -> list[float]:
+        task = arm.task.at_evaluation()
+        returns = true_returns(policies, task, protocol.evaluation_trials, protocol.evaluation_seed)
+        return [sum(episodes) / len(episodes) for episodes in returns.tolist()]
+
+    rows = zip(recipe.cells, evaluate_both(learned, mean_returns), strict=True)
+    return [{"trials": trials, "seed": seed, **returns} for (trials, seed), returns in rows]

@@ -7,6 +7,7 @@ infers it from step to step.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,9 @@ from counterpoint.simulation.trials import simulate_population
 from counterpoint.tasks.cartpole import PLANETS, CartPole
 from reproduction.experiment import Cell, Context, Experiment, Rows
 from reproduction.hd_arms import HDArm, Split, hd_arms
+from reproduction.learning import evaluate_both, learn
 from reproduction.logs import Behaviour, LogSource, Protocol, behaviours, shared_logs
 from reproduction.pages.hd import hd_figure, hd_page, means
-from reproduction.shared_models import learn
 
 COLUMNS = (
     "method", "behaviour", "planet", "seed", "return_selected", "return_last", "return_in_model", "commit", "device",
@@ -127,18 +128,13 @@ def learn_and_evaluate(recipe: HDRecipe, context: Context) -> Rows:
     count = len(parts) // len(jobs)
     returns = {}
     for place, (planet, task) in enumerate(TASKS.items()):
-        policies = learned[place % count :: count]
-        selected = _mean_returns([policy.selected for policy in policies], task, recipe)
-        same = all(policy.selected is policy.last for policy in policies)
-        last = selected if same else _mean_returns([policy.last for policy in policies], task, recipe)
-        in_model = [getattr(policy.selected, "return_in_model", None) for policy in policies]
-        returns[planet] = selected, last, in_model
-    rows = []
-    for place, seed in enumerate(recipe.seeds):
-        for planet, (selected, last, in_model) in returns.items():
-            ends = {"return_selected": selected[place], "return_last": last[place]}
-            rows.append({"planet": planet, "seed": seed, **ends, "return_in_model": in_model[place]})
-    return rows
+        mean_returns = partial(_mean_returns, task=task, recipe=recipe)
+        returns[planet] = evaluate_both(learned[place % count :: count], mean_returns)
+    return [
+        {"planet": planet, "seed": seed, **returns[planet][place]}
+        for place, seed in enumerate(recipe.seeds)
+        for planet in TASKS
+    ]
 
 
 def split(job: Job, how: Split, trials: int) -> list[Job]:

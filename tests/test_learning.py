@@ -25,7 +25,7 @@ from counterpoint.tasks.cartpole import CartPole
 from helpers.grid import PROTOCOL as TINY_PROTOCOL
 from helpers.grid import TINY, TINY_CTRL_G, tiny_grid
 from helpers.hd import PROTOCOL
-from reproduction import shared_models
+from reproduction import learning
 from reproduction.executors import Joblib
 from reproduction.experiment import Context
 from reproduction.grid import Grid
@@ -69,7 +69,7 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
 def each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on every method fits its own models."""
-    monkeypatch.setattr(shared_models, "_stored", lambda *_: None)
+    monkeypatch.setattr(learning, "_stored", lambda *_: None)
 
 
 def grid(**changes: Any) -> Grid:
@@ -142,13 +142,13 @@ def test_models_are_shared_by_recipe_and_data(tmp_path: Path, fits: list[tuple[s
     context = Context("key", tmp_path)
     source = LogSource(CartPole(), "random", TINY_PROTOCOL)
     jobs = [Job(log, seed) for seed, log in logs(source, [0, 1]).items()]
-    fitted = shared_models.shared_models(TINY_CTRL_G, jobs, context, "data")
+    fitted = learning.shared_models(TINY_CTRL_G, jobs, context, "data")
     for learner, data, count in (
         (BRIEF, "data", 1),
         (replace(TINY_CTRL_G, model=replace(TINY_CTRL_G.model, hidden=(9,))), "data", 2),
         (TINY_CTRL_G, "other data", 3),
     ):
-        assert len(shared_models.shared_models(learner, jobs, context, data)) == len(fitted)
+        assert len(learning.shared_models(learner, jobs, context, data)) == len(fitted)
         assert len(fits) == count
 
 
@@ -175,5 +175,5 @@ def test_what_cannot_be_learned_is_refused_before_a_model_is_fitted(
 
     monkeypatch.setattr(CTRLg, "check", refuse)
     with pytest.raises(CounterpointError, match="not this"):
-        shared_models.learn(TINY_CTRL_G, [job], CartPole(), Context("key", tmp_path), "data", "policy")
+        learning.learn(TINY_CTRL_G, [job], CartPole(), Context("key", tmp_path), "data", "policy")
     assert not fits

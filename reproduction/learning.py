@@ -1,11 +1,11 @@
-"""Models that several methods of an experiment learn with: fitted by the first cell that needs them, and stored.
+"""Learning and evaluation that experiments have in common: policies of shared models, and their true returns.
 
-Learners with the same model recipe fit the same models on the same jobs, so the rows do not depend on which cell fitted
-them.
+Models that several methods learn with are fitted by the first cell that needs them, and stored. Learners with the same
+model recipe fit the same models on the same jobs, so the rows do not depend on which cell fitted them.
 """
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from counterpoint.core.errors import CounterpointError
 from counterpoint.data.jobs import Job
 from counterpoint.models.base import Model
 from counterpoint.nets.training import Monitor
-from counterpoint.policies.base import Learned, ModelBased, PolicyLearner
+from counterpoint.policies.base import Learned, ModelBased, Policy, PolicyLearner
 from counterpoint.registry import load
 from counterpoint.tasks.base import Task
 from reproduction.experiment import Context, exclusive, recipe_key
@@ -56,6 +56,20 @@ def shared_models(learner: ModelBased, jobs: Sequence[Job], context: Context, da
             write_text(place / "complete", str(len(models)))
             shutil.rmtree(checkpoints, ignore_errors=True)
     return models
+
+
+def evaluate_both(
+    learned: Sequence[Learned], mean_returns: Callable[[Sequence[Policy]], list[float]]
+) -> list[dict[str, float | None]]:
+    """The returns of every policy's selected and last checkpoint, and its return in its own model where it has one."""
+    selected = mean_returns([policies.selected for policies in learned])
+    same = all(policies.selected is policies.last for policies in learned)
+    last = selected if same else mean_returns([policies.last for policies in learned])
+    in_model = [getattr(policies.selected, "return_in_model", None) for policies in learned]
+    return [
+        {"return_selected": selected[place], "return_last": last[place], "return_in_model": in_model[place]}
+        for place in range(len(learned))
+    ]
 
 
 def _stored(place: Path, count: int, device: str) -> list[Model] | None:
