@@ -72,7 +72,9 @@ def test_half_of_the_drug_is_left_a_day_later() -> None:
 
 def test_the_dead_keep_the_volume_of_death_and_the_recovered_none() -> None:
     patients = Course.start(alike(4))
-    left = simulator._end(patients, np.arange(4), 7, np.array([DEATH + 1, -0.5, 5.0, 1e-12]), np.array([0.0, 0.9, 0, 0.9]))
+    left = simulator._end(
+        patients, np.arange(4), 7, np.array([DEATH + 1, -0.5, 5.0, 1e-12]), np.array([0.0, 0.9, 0, 0.9])
+    )
     assert left.tolist() == [2]
     assert patients.volume[:, 7].tolist() == [DEATH, 0, 5, 0]
     assert patients.length.tolist() == [7, 7, 59, 7]

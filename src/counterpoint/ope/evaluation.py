@@ -15,7 +15,7 @@ from counterpoint.core.statistics import Interval
 from counterpoint.data.returns import ReturnRange
 from counterpoint.data.schema import Schema
 from counterpoint.data.spaces import Discrete
-from counterpoint.data.tables.out_of_place import misplaced
+from counterpoint.data.tables.record_checks import shifted_records
 from counterpoint.data.transitions import Transitions, concatenate
 from counterpoint.models.base import Model
 from counterpoint.nets.training import Monitor
@@ -387,7 +387,7 @@ def evaluate_problem(
         distrusted=in_model.distrusted,
         possible=possible,
         impossible=_names_outside(base.estimates),
-        misplaced=tuple(misplaced(problem.log, suspected=False)),
+        shifted=tuple(shifted_records(problem.log, suspected=False)),
     )
     label, reasons = verdict(evidence, settings.limits)
     return replace(
@@ -420,7 +420,7 @@ def evaluate_by_model(
     possible = request.possible(rows, log)
     base = _evaluation_without_weights(data, request, in_model, possible)
     outside = outside_range_reasons(_names_outside(base.estimates), possible)
-    shifted = map(as_sentence, misplaced(log, suspected=False))
+    shifted = map(as_sentence, shifted_records(log, suspected=False))
     reasons = (*shifted, CONTINUOUS, *distrusted_reasons(in_model.distrusted), *outside)
     return replace(base, reasons=reasons, recommended=in_model.estimates[0].name)
 

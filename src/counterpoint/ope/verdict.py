@@ -55,7 +55,7 @@ class VerdictEvidence:
     """Range of returns that an episode can have."""
     impossible: tuple[str, ...] = ()
     """Model-based estimates whose values were outside that range."""
-    misplaced: tuple[str, ...] = ()
+    shifted: tuple[str, ...] = ()
     """Notes on actions and rewards of the log that seem to be recorded a row too early or too late."""
 
 
@@ -71,7 +71,7 @@ def verdict(
 
 def _reasons_against_judging(evidence: VerdictEvidence, limits: VerdictLimits) -> list[str]:
     diagnostics = evidence.diagnostics
-    reasons = [as_sentence(note) for note in evidence.misplaced]
+    reasons = [as_sentence(note) for note in evidence.shifted]
     if evidence.value.outside:
         reasons.append(
             f"{evidence.value.name} was {evidence.value.unclipped_text}, outside the possible returns"

@@ -10,7 +10,7 @@ Fluid fills the vessels and makes urine; what leaks out drowns the lung, which h
 pressure at once; where the vessels were not slack it starves tissue, which shows as lactate. Patients differ, in no
 column: whose pressure follows a drug less is harmed by it more. A step is four hours; doses and reward are those of
 Raghu et al., "Deep reinforcement learning for sepsis treatment", 2017. It is no model of patients: it has a cohort's
-columns, ranges and kinds of trouble, and truths to compare with (reproduction/docs/sepsis.md compares it with real ones).
+columns, ranges and kinds of trouble, and truths to compare with (reproduction/docs/sepsis.md compares them with it).
 A patient who is still there at the horizon has neither outcome, where a cohort knows it.
 """
 

@@ -21,7 +21,7 @@ from counterpoint.data.tables.columns import CheckedColumns, Table, check_missin
 from counterpoint.data.tables.episodes import EpisodeRows, cut_episodes
 from counterpoint.data.tables.missing import carry, constant_within_subjects, filled, learn_fills
 from counterpoint.data.tables.odd_values import odd_rewards, odd_values
-from counterpoint.data.tables.out_of_place import copied, knowing, misplaced
+from counterpoint.data.tables.record_checks import duplicated_records, leaking_columns, shifted_records
 from counterpoint.data.tables.spelling import level_notes, stray_number_note
 from counterpoint.data.tables.state_columns import encoded, read_states
 from counterpoint.data.transitions import Transitions, held_out_subjects
@@ -152,7 +152,7 @@ def _transitions(
         notes += _misspelling_notes(states, values, layout)
         notes += _odd_number_notes(columns, layout, episodes, states, values, reward)
         notes += [note for column in action.columns for note in column.wide()]
-        notes += [*misplaced(rows), *knowing(rows), *copied(rows)]
+        notes += [*shifted_records(rows), *leaking_columns(rows).values(), *duplicated_records(rows)]
     return Loaded(with_lags(rows, layout.lags) if layout.lags else rows, notes)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from counterpoint.core.errors import CounterpointWarning
 from counterpoint.data.tables.dataframe import from_dataframe
-from counterpoint.data.tables.out_of_place import copied, knowing, misplaced
+from counterpoint.data.tables.record_checks import duplicated_records, leaking_columns, shifted_records
 from counterpoint.data.transitions import Transitions
 from counterpoint.ope.verdict import verdict
 from test_judge import GOOD
@@ -48,35 +48,35 @@ def read(frame: pd.DataFrame, *more: str) -> Transitions:
 @pytest.mark.parametrize(("effect", "choice"), [(0.6, 1.0), (0.6, 0.0), (0.0, 1.0), (0.0, 0.0), (0.2, 2.0)])
 def test_a_log_in_order_has_no_note(seed: int, effect: float, choice: float) -> None:
     rows = read(ward(seed=seed, effect=effect, choice=choice))
-    assert [*misplaced(rows), *knowing(rows), *copied(rows)] == []
+    assert [*shifted_records(rows), *leaking_columns(rows), *duplicated_records(rows)] == []
 
 
 @pytest.mark.parametrize(("effect", "choice"), [(0.6, 1.0), (0.6, 0.0), (0.0, 1.0)])
 @pytest.mark.parametrize(("by", "where"), [(-1, "early"), (1, "late")])
 def test_doses_one_row_off_are_named(effect: float, choice: float, by: int, where: str) -> None:
-    (note,) = misplaced(read(moved(ward(200, effect, choice), "dose", by)))
+    (note,) = shifted_records(read(moved(ward(200, effect, choice), "dose", by)))
     assert "the actions in 'dose'" in note
     assert f"one row too {where}" in note
 
 
 def test_rewards_one_row_early_are_named() -> None:
-    (note,) = misplaced(read(moved(ward(), "reward", -1)))
+    (note,) = shifted_records(read(moved(ward(), "reward", -1)))
     assert "the rewards in 'reward' follow from the row after theirs" in note
 
 
 def test_rewards_of_ends_that_stand_one_row_early_are_named() -> None:
     frame = ward()
     frame["reward"] = np.where(frame["died"] == 1, -9.0, 0.0)
-    assert misplaced(read(frame)) == []
-    (note,) = misplaced(read(moved(frame, "reward", -1)))
+    assert shifted_records(read(frame)) == []
+    (note,) = shifted_records(read(moved(frame, "reward", -1)))
     assert "stand on the row before the one that ends the record" in note
 
 
 def test_rewards_of_the_own_state_alone_are_suspected_but_no_reason_against_a_verdict() -> None:
     rows = read(moved(ward(), "reward", 1))
-    (note,) = misplaced(rows)
+    (note,) = shifted_records(rows)
     assert "recorded one row too late?" in note
-    assert misplaced(rows, suspected=False) == []
+    assert shifted_records(rows, suspected=False) == []
 
 
 def total(frame: pd.DataFrame, name: str) -> pd.Series:
@@ -90,25 +90,28 @@ def total(frame: pd.DataFrame, name: str) -> pd.Series:
         (lambda f: f.groupby("id")["died"].transform("max").map({0: "home", 1: "dead"}), "the outcome"),
         (lambda f: total(f, "dose"), "the total of 'dose'"),
         (lambda f: 10 + 2 * f["reward"], "the reward 'reward' of its own row"),
-        (lambda f: f.groupby("id")["pulse"].shift(-1).fillna(f["pulse"]), "what 'pulse' is one row later"),
+        (lambda f: f.groupby("id")["pulse"].shift(-1).fillna(f["pulse"]), "equals 'pulse' of the next row"),
     ],
 )
 def test_columns_that_know_the_end_the_reward_or_the_next_row_are_named(column: Any, said: str) -> None:
     frame = ward()
-    note = knowing(read(frame.assign(told=column(frame)), "told"))[0]
+    note = leaking_columns(read(frame.assign(told=column(frame)), "told"))["told"]
     assert "state column 'told'" in note
     assert said in note
 
 
 def test_a_value_of_the_row_before_is_no_leak() -> None:
     frame = ward()
-    assert knowing(read(frame.assign(last_pulse=frame.groupby("id")["pulse"].shift(1).fillna(80)), "last_pulse")) == []
+    assert (
+        leaking_columns(read(frame.assign(last_pulse=frame.groupby("id")["pulse"].shift(1).fillna(80)), "last_pulse"))
+        == {}
+    )
 
 
 def test_records_under_two_ids_are_counted() -> None:
     frame = ward()
     copies = frame[frame["id"] < 30].assign(id=lambda f: f["id"] + 1000)
-    (note,) = copied(read(pd.concat([frame, copies])))
+    (note,) = duplicated_records(read(pd.concat([frame, copies])))
     assert "the records of 30 subjects are another's" in note
 
 
@@ -119,5 +122,5 @@ def test_the_loader_says_so() -> None:
 
 def test_the_verdict_falls_where_doses_stand_in_another_row() -> None:
     assert verdict(GOOD)[0] == "supported"
-    found = verdict(replace(GOOD, misplaced=("the actions in 'dose' stand too early",)))
+    found = verdict(replace(GOOD, shifted=("the actions in 'dose' stand too early",)))
     assert found == ("cannot be judged", ("The actions in 'dose' stand too early.",))
