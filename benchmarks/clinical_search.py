@@ -1,9 +1,9 @@
 """Policies searched in a fitted SCM, on clinical simulators: `python benchmarks/clinical_search.py --task tumour`.
 
 `--task tumour` and `hiv`: logs of `--subjects` patients of a population who were treated at random. The same rules are
-searched in two SCMs fitted on them, the default one, which takes all patients for one, and random effects, which know
-that they differ, and in the simulator itself, where the search knows who is who and the policy does not. All are tried
-on the whole population. The gap is what the fit costs. `error` is that of one-step counterfactuals of the log, 1 where
+searched in two SCMs fitted on them, the default one, without subject factors, and random effects, and in the simulator
+itself, where the search has the subjects' parameters and the policy does not. All are evaluated on the whole population.
+The gap is the cost of fitting. `error` is that of one-step counterfactuals of the log, 1 where
 they are no better than the factual outcome. Drugs that change every five days teach little of HIV, whose healthy state
 no such log comes near: `--hold 20` keeps each for twenty steps on average, and `--trained` logs patients whom a rule
 treated that a short search in the simulator found, but for a share of random decisions. HIV's equations are stiff, so
@@ -67,12 +67,12 @@ def held(task: cp.KnownSCM, steps: float) -> BehaviourPolicy:
     return act
 
 
-def trained(task: cp.KnownSCM, told: argparse.Namespace) -> BehaviourPolicy:
+def trained(task: cp.KnownSCM, options: argparse.Namespace) -> BehaviourPolicy:
     """A rule that a short search in the simulator found, but for a share of decisions that are random."""
-    seed = derive(told.first_seed, "behaviour")
-    asked = cp.data.Job(cp.simulate(task, cp.random_policy(task), told.subjects, 2, seed), seed)
-    found = in_truth(SHORT, task).fit_many([asked], task, device=told.device)[0]
-    return exploring(found.selected.to("cpu"), task, told.trained)
+    seed = derive(options.first_seed, "behaviour")
+    asked = cp.data.Job(cp.simulate(task, cp.random_policy(task), options.subjects, 2, seed), seed)
+    found = in_truth(SHORT, task).fit_many([asked], task, device=options.device)[0]
+    return exploring(found.selected.to("cpu"), task, options.trained)
 
 
 def in_truth(search: cp.Search, task: cp.KnownSCM) -> cp.Search:
@@ -82,25 +82,25 @@ def in_truth(search: cp.Search, task: cp.KnownSCM) -> cp.Search:
     )
 
 
-def against_the_truth(told: argparse.Namespace) -> dict[str, Any]:
+def against_the_truth(options: argparse.Namespace) -> dict[str, Any]:
     """The rules searched in fitted SCMs beside the rule searched in the truth."""
-    task = task_of(told.task, told.subjects)
-    steps = told.steps or task.horizon
-    logged = trained(task, told) if told.trained else held(task, told.hold)
+    task = task_of(options.task, options.subjects)
+    steps = options.steps or task.horizon
+    logged = trained(task, options) if options.trained else held(task, options.hold)
     jobs = [
-        cp.data.Job(cp.simulate(task, logged, told.subjects, steps, seed, stop_at_failure=True), seed)
-        for seed in seeds(told)
+        cp.data.Job(cp.simulate(task, logged, options.subjects, steps, seed, stop_at_failure=True), seed)
+        for seed in seeds(options)
     ]
     rows = torch.cat([job.data.reward for job in jobs])
     print(f"mean reward of a logged step {float(rows.mean()):.3g}, the highest {float(rows.max()):.3g}", flush=True)
-    base = SHORT if told.short else cp.Search()
-    base = replace(base, schedule=replace(base.schedule, steps=told.rounds or base.schedule.steps, patience=0))
+    base = SHORT if options.short else cp.Search()
+    base = replace(base, schedule=replace(base.schedule, steps=options.rounds or base.schedule.steps, patience=0))
     truth = in_truth(base, task)
-    base = replace(base, support_price=told.support_price or 0.0)
+    base = replace(base, support_price=options.support_price or 0.0)
     effects = replace(base, model=cp.RandomEffects(), sees_factor=False)
     searches = {"truth": truth, "default": base, "effects": effects}
-    asked = [name for name in told.models if name != "truth" or not told.errors_only]
-    table = [searched_in(MODELS[name], searches[name], jobs, task, told) for name in asked]
+    asked = [name for name in options.models if name != "truth" or not options.errors_only]
+    table = [searched_in(MODELS[name], searches[name], jobs, task, options) for name in asked]
     print_table(table)
     if asked[0] != "truth":
         return {"table": table}
@@ -109,17 +109,17 @@ def against_the_truth(told: argparse.Namespace) -> dict[str, Any]:
 
 
 def searched_in(
-    name: str, search: cp.Search, jobs: list[cp.data.Job], task: cp.KnownSCM, told: argparse.Namespace
+    name: str, search: cp.Search, jobs: list[cp.data.Job], task: cp.KnownSCM, options: argparse.Namespace
 ) -> dict[str, Any]:
     """A row of the table: one model for each log, its counterfactuals, and the policies that are found in it."""
     begun = time.perf_counter()
-    models = search.fit_models(jobs, cp.models.Monitor(), told.device)
+    models = search.fit_models(jobs, cp.models.Monitor(), options.device)
     error = [counterfactual_error_of(model, task, job.data) for model, job in zip(models, jobs, strict=True)]
     found: dict[str, Any] = {"searched in": name, "error": sum(error) / len(error)}
-    if not told.errors_only:
-        learned = search.with_models(jobs, models, task, device=told.device)
+    if not options.errors_only:
+        learned = search.with_models(jobs, models, task, device=options.device)
         policies: list[Any] = [each.selected for each in learned]
-        true = true_returns(policies, task, told.subjects, 0).mean(1)
+        true = true_returns(policies, task, options.subjects, 0).mean(1)
         inside = sum(policy.return_in_model for policy in policies) / len(policies)
         found |= {"true return": float(true.mean()), "lowest": float(true.min()), "in model": inside}
     found["seconds"] = time.perf_counter() - begun
@@ -143,11 +143,13 @@ def counterfactual_error_of(model: Model, task: cp.KnownSCM, log: cp.Transitions
 class SepsisArms:
     """What is compared on one set of logs; all arms with a model share the one that is fitted first."""
 
-    def __init__(self, told: argparse.Namespace) -> None:
-        self.told, self.task = told, cp.tasks.SyntheticSepsis(sepsis.population(told.subjects, 0))
-        self.unseen = cp.tasks.SyntheticSepsis(sepsis.population(told.patients, derive(0, "unseen")))
-        logs = (cp.simulate(self.task, sepsis.physician(self.task), told.subjects, 20, seed) for seed in seeds(told))
-        self.jobs = [cp.data.Job(log, seed) for log, seed in zip(logs, seeds(told), strict=True)]
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options, self.task = options, cp.tasks.SyntheticSepsis(sepsis.population(options.subjects, 0))
+        self.unseen = cp.tasks.SyntheticSepsis(sepsis.population(options.patients, derive(0, "unseen")))
+        logs = (
+            cp.simulate(self.task, sepsis.physician(self.task), options.subjects, 20, seed) for seed in seeds(options)
+        )
+        self.jobs = [cp.data.Job(log, seed) for log, seed in zip(logs, seeds(options), strict=True)]
         self.begun, self.said = time.perf_counter(), -10.0
         self.monitor = cp.models.Monitor(report=self.progress)
 
@@ -170,19 +172,19 @@ class SepsisArms:
     def value(self, act: BehaviourPolicy) -> float:
         random = generator(0, "behaviour")
         actor = lambda state, theta: act(state[0], random)[None]
-        return float(returns(actor, self.unseen, 1, self.told.patients, 0).mean())
+        return float(returns(actor, self.unseen, 1, self.options.patients, 0).mean())
 
     def learned(self) -> dict[str, Callable[[], Sequence[Any]]]:
         """Every learner as a function; the models that they share are fitted first."""
         general = cp.CTRLg(learner=Q_LEARNING)
-        schedule = replace(SEARCH.schedule, steps=self.told.rounds or SEARCH.schedule.steps)
-        search = replace(SEARCH, schedule=schedule, support_price=support_price(self.told))
-        device, jobs, task = self.told.device, self.jobs, self.task
+        schedule = replace(SEARCH.schedule, steps=self.options.rounds or SEARCH.schedule.steps)
+        search = replace(SEARCH, schedule=schedule, support_price=support_price(self.options))
+        device, jobs, task = self.options.device, self.jobs, self.task
         arms: dict[str, Callable[[], Sequence[Any]]] = {
             "D3QN": lambda: unselected(Q_LEARNING).fit_many(jobs, task, self.monitor.stage("D3QN"), device)
         }
         models = general.fit_models(jobs, self.monitor, device)
-        if self.told.ctrl_g:
+        if self.options.ctrl_g:
             augmented = [general.augment(job, model, task) for job, model in zip(jobs, models, strict=True)]
             arms["CTRL_g"] = lambda: general.learn(augmented, models, task, self.monitor.stage("CTRL_g"), device)
         arms["CTRL_g + search"] = lambda: search.with_models(jobs, models, task, self.monitor)
@@ -193,16 +195,16 @@ class SepsisArms:
         found = self.behaviours()
         for name, learn in self.learned().items():
             policies = [each.selected.to("cpu") for each in learn()]
-            found[name] = true_returns(policies, self.unseen, self.told.patients, 0).mean(1).tolist()
+            found[name] = true_returns(policies, self.unseen, self.options.patients, 0).mean(1).tolist()
             print(
                 f"{time.perf_counter() - self.begun:6.0f} s  {name}: {sum(found[name]) / len(policies):.2f}", flush=True
             )
         return found
 
 
-def among_arms(told: argparse.Namespace) -> dict[str, Any]:
+def among_arms(options: argparse.Namespace) -> dict[str, Any]:
     """The search beside what learns from the same logs, and beside who treated the patients in them."""
-    values = SepsisArms(told).values()
+    values = SepsisArms(options).values()
     ours = values["CTRL_g + search"]
     table = []
     for name, own in values.items():
@@ -213,20 +215,20 @@ def among_arms(told: argparse.Namespace) -> dict[str, Any]:
                       "search − this": gain})  # fmt: skip
     print_table(table)
     return {
-        "patients": told.patients,
-        "rounds": told.rounds or SEARCH.schedule.steps,
-        "support_price": support_price(told),
+        "patients": options.patients,
+        "rounds": options.rounds or SEARCH.schedule.steps,
+        "support_price": support_price(options),
         "values": values,
         "table": table,
     }
 
 
-def support_price(told: argparse.Namespace) -> float:
-    return SUPPORT_PRICE if told.support_price is None else told.support_price
+def support_price(options: argparse.Namespace) -> float:
+    return SUPPORT_PRICE if options.support_price is None else options.support_price
 
 
-def seeds(told: argparse.Namespace) -> range:
-    return range(told.first_seed, told.first_seed + told.seeds)
+def seeds(options: argparse.Namespace) -> range:
+    return range(options.first_seed, options.first_seed + options.seeds)
 
 
 def print_table(table: list[dict[str, Any]]) -> None:
@@ -237,13 +239,11 @@ def main() -> None:
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser()
     parser.add_argument("--task", choices=tuple(SUBJECTS), default="tumour")
-    parser.add_argument("--subjects", type=int, help="logged patients: 200, and 500 for sepsis, unless told")
+    parser.add_argument("--subjects", type=int, help="logged patients: 200, and 500 for sepsis, by default")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument(
-        "--steps", type=int, default=0, help="of a log of tumour or hiv; the task's horizon unless told"
-    )
+    parser.add_argument("--steps", type=int, default=0, help="of a log of tumour or hiv; the task's horizon by default")
     parser.add_argument("--hold", type=float, default=1.0, help="steps that a treatment of tumour or hiv is held for")
     parser.add_argument(
         "--trained", type=float, default=0.0, help="of tumour and hiv: log by a trained rule with this share at random"
@@ -251,20 +251,24 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="of tumour and hiv: a shorter search, in all models alike")
     parser.add_argument("--errors-only", action="store_true", help="of tumour and hiv: search nothing")
     parser.add_argument("--patients", type=int, default=2000, help="of sepsis, whom policies are tried on")
-    parser.add_argument("--rounds", type=int, default=0, help="of a search; its own number unless told")
+    parser.add_argument("--rounds", type=int, default=0, help="of a search; its own number by default")
     parser.add_argument(
         "--models", nargs="+", choices=tuple(MODELS), default=list(MODELS), help="of tumour and hiv: searched in"
     )
     parser.add_argument(
         "--support-price",
         type=float,
-        help="of leaving the log; 1 in sepsis and 0 elsewhere unless told",
+        help="of leaving the log; 1 in sepsis and 0 elsewhere by default",
     )
     parser.add_argument("--ctrl-g", action="store_true", help="of sepsis: also Q-learning on counterfactual rows")
-    told = parser.parse_args()
-    told.subjects = told.subjects or SUBJECTS[told.task]
-    found = among_arms(told) if told.task == "sepsis" else against_the_truth(told)
-    print(json.dumps({"task": told.task, "subjects": told.subjects, "seeds": told.seeds, **found, **provenance()}))
+    options = parser.parse_args()
+    options.subjects = options.subjects or SUBJECTS[options.task]
+    found = among_arms(options) if options.task == "sepsis" else against_the_truth(options)
+    print(
+        json.dumps(
+            {"task": options.task, "subjects": options.subjects, "seeds": options.seeds, **found, **provenance()}
+        )
+    )
 
 
 if __name__ == "__main__":

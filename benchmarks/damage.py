@@ -212,11 +212,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--words", action="store_true", help="show refusals and warnings too")
     parser.add_argument("--list", action="store_true", help="the kinds, and where each is tried")
     parser.add_argument("--out", type=Path, help="Markdown page of the result")
-    told = parser.parse_args()
-    unknown = [name for name in told.kind if name not in KINDS]
+    options = parser.parse_args()
+    unknown = [name for name in options.kind if name not in KINDS]
     if unknown:
         parser.error(f"there is no kind '{unknown[0]}'; --list shows them")
-    return told
+    return options
 
 
 def case_named(name: str, seed: int, only: Sequence[str]) -> Case:
@@ -226,16 +226,16 @@ def case_named(name: str, seed: int, only: Sequence[str]) -> Case:
     return (clean_cases(mode, count, seed) if clean else cases_of(mode, count, seed, only))[-1]
 
 
-def run_all(told: argparse.Namespace) -> list[Result]:
+def run_all(options: argparse.Namespace) -> list[Result]:
     """Every table's result, in order."""
     cases = [
-        *cases_of("log", told.tables, told.seed, told.kind),
-        *cases_of("new", told.patients, told.seed, told.kind),
-        *[case for mode in MODES for case in clean_cases(mode, told.clean, told.seed)],
+        *cases_of("log", options.tables, options.seed, options.kind),
+        *cases_of("new", options.patients, options.seed, options.kind),
+        *[case for mode in MODES for case in clean_cases(mode, options.clean, options.seed)],
     ]
     results = list[Result]()
     with progress() as report:
-        for each in judged(cases, told.jobs, told.limit):
+        for each in judged(cases, options.jobs, options.limit):
             results.append(each)
             report("tables", len(results), len(cases))
     place = {case: i for i, case in enumerate(cases)}
@@ -243,27 +243,27 @@ def run_all(told: argparse.Namespace) -> list[Result]:
 
 
 def main() -> None:
-    told = arguments()
-    if told.list:
+    options = arguments()
+    if options.list:
         print("\n".join(f"{each.where:<5}{name}" for name, each in KINDS.items()))
         return
-    if told.case:
-        show_case(case_named(told.case, told.seed, told.kind))
+    if options.case:
+        show_case(case_named(options.case, options.seed, options.kind))
         return
-    start, results = time.monotonic(), run_all(told)
-    record = record_of(results, told.seed)
-    words = f"--tables {told.tables} --patients {told.patients} --clean {told.clean} --seed {told.seed}"
+    start, results = time.monotonic(), run_all(options)
+    record = record_of(results, options.seed)
+    words = f"--tables {options.tables} --patients {options.patients} --clean {options.clean} --seed {options.seed}"
     text = page(results, record, f"python benchmarks/damage.py {words}")
     print(text)
     for case, verdict, _ in results:
-        notable = verdict.result != HARMLESS if told.words or case.kind == CLEAN else verdict.result in BAD
+        notable = verdict.result != HARMLESS if options.words or case.kind == CLEAN else verdict.result in BAD
         if notable:
-            kinds = "".join(f' --kind "{name}"' for name in told.kind)
+            kinds = "".join(f' --kind "{name}"' for name in options.kind)
             name = f"{'clean/' * (case.kind == CLEAN)}{case.mode}/{case.number}"
             late = " (late)" * verdict.late
-            print(f"{verdict.result}{late}: {case.kind} (--case {name} --seed {told.seed}{kinds}): {verdict.why}")
-    if told.out:
-        told.out.write_text(text, encoding="utf-8")
+            print(f"{verdict.result}{late}: {case.kind} (--case {name} --seed {options.seed}{kinds}): {verdict.why}")
+    if options.out:
+        options.out.write_text(text, encoding="utf-8")
     longest = round(max((taken for _, _, taken in results), default=0.0), 1)
     record |= {"seconds": round(time.monotonic() - start), "longest": longest}
     print(json.dumps(record, ensure_ascii=False))

@@ -26,7 +26,7 @@ LENIENT = ("--gaps", "cut", "--missing", "median", "--carry-forward", "2", "--la
 
 @dataclass(frozen=True)
 class Base:
-    """What kind of clean log: how ids, times and doses are written, and what `fit` is told."""
+    """What kind of clean log: how ids, times and doses are written, and the options of `fit`."""
 
     name: str
     identity: Callable[[int], str]
@@ -56,7 +56,7 @@ BASES = (
 
 @dataclass
 class Log:
-    """A table of text cells, how it is written as a file, and what the commands are told of it."""
+    """A table of text cells, how it is written as a file, and the options of the commands."""
 
     base: Base
     rows: list[Row]
@@ -95,7 +95,7 @@ class Log:
         writer.writerows([*self.above, head, *self.top, *cells, *self.below])
         return self.file(text.getvalue().encode(self.encoding, errors="replace"))
 
-    def told(self) -> list[str]:
+    def options(self) -> list[str]:
         """The flags of the roles, which `check` and `fit` share."""
         return ["--subject", "patient", "--time", self.time, "--state", *self.state, "--action", "dose_mg",
                 "--reward", "reward", "--done", "died", "discharged"]  # fmt: skip

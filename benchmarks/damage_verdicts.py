@@ -246,12 +246,12 @@ class Clean:
 
 
 def fit_words(log: Log, path: Path, run: Path) -> list[str]:
-    return ["--run", str(run), "--data", str(path), *log.told(), *log.words, *QUICK_FIT]
+    return ["--run", str(run), "--data", str(path), *log.options(), *log.words, *QUICK_FIT]
 
 
 def look(log: Log, path: Path, run: Path) -> list[Said]:
     """`check`, and `fit` where that did not refuse."""
-    said = [command("check", path, *log.told())]
+    said = [command("check", path, *log.options())]
     return [*said, command("fit", *fit_words(log, path, run))] if said[0].code == 0 else said
 
 
@@ -295,9 +295,9 @@ def write(log: Log, folder: Path, name: str) -> Path:
 def rightly_read(log: Log, folder: Path) -> Reading | None:
     """How `fit` reads a table that is right; None where it refuses it."""
     path = write(log, folder, "right")
-    told: Any = tyro.cli(Fit, args=fit_words(log, path, folder / "none"))
+    fit: Any = tyro.cli(Fit, args=fit_words(log, path, folder / "none"))
     try:
-        return reading(read_table(path, told.columns.layout(), 0.2, 0).rows)
+        return reading(read_table(path, fit.columns.layout(), 0.2, 0).rows)
     except CounterpointError:
         return None
 

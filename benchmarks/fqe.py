@@ -2,7 +2,7 @@
 
 The bar is 200 resamples of 10,000 episodes of 20 steps, 46 columns and 25 actions in 180 s of one core, 20 s of a GPU.
 With `--accuracy`, single critics of logs by policies of known value follow, beside those of a Q-network of the usual
-kind, trained by stochastic gradients and told the step; an interval of 200 resamples takes 200 of its kind. The last
+kind, trained by stochastic gradients with the step as an input; an interval of 200 resamples takes 200 of its kind. The last
 line is JSON.
 """
 
@@ -170,10 +170,10 @@ def main() -> None:
     parser.add_argument("--members", type=int, default=200)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--accuracy", type=int, default=0, help="logs on which values are compared with the truth")
-    told = parser.parse_args()
-    figures = speed(told.episodes, told.members, told.device)
+    options = parser.parse_args()
+    figures = speed(options.episodes, options.members, options.device)
     print(markdown_table([figures], formats={"processor_seconds": ".1f", "seconds": ".1f", "spread": ".3f"}))
-    values = accuracy(told.accuracy) if told.accuracy else []
+    values = accuracy(options.accuracy) if options.accuracy else []
     if values:
         print(markdown_table(values, formats=dict.fromkeys(FORMATTED, ".2f")))
     print(json.dumps({**figures, "accuracy": values, **provenance()}))

@@ -57,22 +57,25 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     for name, number in (("models", 2), ("rows", 1920), ("steps", 10)):
         parser.add_argument(f"--{name}", type=int, default=number)
-    told = parser.parse_args()
-    if told.device == "cuda" and not torch.cuda.is_available():
+    options = parser.parse_args()
+    if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("no CUDA device is available here; use --device cpu")
-    if min(told.models, told.rows, told.steps) < 1:
+    if min(options.models, options.rows, options.steps) < 1:
         parser.error("--models, --rows and --steps must be 1 or more")
-    network, random = started(told.models, told.device), generator(1)
-    given = [torch.randn(told.models, told.rows, width, generator=random).to(told.device) for width in (CONTEXT, STATE)]
+    network, random = started(options.models, options.device), generator(1)
+    inputs = [
+        torch.randn(options.models, options.rows, width, generator=random).to(options.device)
+        for width in (CONTEXT, STATE)
+    ]
     with torch.no_grad():
-        truth, folded = network.double()(*(table.double() for table in given)), network.float().folded()
-    table = [timed("as trained", lambda: network(*given), truth, told.steps)]
-    table.append(timed("folded", lambda: folded(*given), truth, told.steps))
-    if told.device == "cuda":
+        truth, folded = network.double()(*(table.double() for table in inputs)), network.float().folded()
+    table = [timed("as trained", lambda: network(*inputs), truth, options.steps)]
+    table.append(timed("folded", lambda: folded(*inputs), truth, options.steps))
+    if options.device == "cuda":
         with tf32_products():
-            table.append(timed("folded, TF32", lambda: folded(*given), truth, told.steps))
+            table.append(timed("folded, TF32", lambda: folded(*inputs), truth, options.steps))
     print(markdown_table(table, formats={"milliseconds a step": ".2f", "error": ".1e"}))
-    print(json.dumps({**vars(told), "table": table, **provenance()}))
+    print(json.dumps({**vars(options), "table": table, **provenance()}))
 
 
 if __name__ == "__main__":

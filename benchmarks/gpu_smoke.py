@@ -202,8 +202,8 @@ class Runner:
     def _failure(self, run: str, step: Sequence[str]) -> str:
         """The last line of what a command said, where it failed; nothing where it did not."""
         with tempfile.NamedTemporaryFile(dir=self.folder) as said:
-            told = (command(run, step), self.quick, str(self.folder), said.name)
-            process = self.processes.Process(target=one_command, args=told)
+            options = (command(run, step), self.quick, str(self.folder), said.name)
+            process = self.processes.Process(target=one_command, args=options)
             process.start()
             process.join(self.seconds)
             if process.exitcode is None:
@@ -272,27 +272,27 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only chains whose name holds this, and those that they copy")
     parser.add_argument("--workers", type=int, default=min(16, os.cpu_count() or 1), help="commands at a time")
     parser.add_argument("--seconds", type=float, default=170.0, help="seconds after which a command counts as failed")
-    told = parser.parse_args()
-    if told.device == "cuda" and not torch.cuda.is_available():
+    options = parser.parse_args()
+    if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("no CUDA device is available here; use --device cpu --quick for a dry run")
-    if told.workers < 1 or told.seconds <= 0:
+    if options.workers < 1 or options.seconds <= 0:
         parser.error("--workers and --seconds must be above 0")
-    every = chains(told.device, told.quick)
-    wanted = [chain for chain in every if told.only in chain.run]
+    every = chains(options.device, options.quick)
+    wanted = [chain for chain in every if options.only in chain.run]
     if not wanted:
-        parser.error(f"no chain's name holds '{told.only}'")
+        parser.error(f"no chain's name holds '{options.only}'")
     copied = {chain.after for chain in wanted}
     wanted = [chain for chain in every if chain in wanted or chain.run in copied]
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        tables(Path(folder), told.quick)
-        runner = Runner(Path(folder), told.quick, told.seconds)
-        run_all(wanted, runner, told.workers)
+        tables(Path(folder), options.quick)
+        runner = Runner(Path(folder), options.quick, options.seconds)
+        run_all(wanted, runner, options.workers)
     failed = [row for row in runner.table if row["result"] != "ok"]
     seconds = time.perf_counter() - begun
     print(markdown_table(runner.table, formats={"seconds": ".1f"}))
     counts = {"steps": len(runner.table), "failed": len(failed), "wall_seconds": round(seconds, 1)}
-    print(json.dumps({**vars(told), **counts, "table": runner.table, **provenance()}))
+    print(json.dumps({**vars(options), **counts, "table": runner.table, **provenance()}))
     sys.exit(1 if failed else 0)
 
 

@@ -1,6 +1,6 @@
 """How many stays each step leaves of MIMIC-III's open demo: `python benchmarks/mimic_demo.py DEMO`.
 
-Both definitions of suspected infection, as published and as corrected. Only counts are told. The last line is JSON.
+Both definitions of suspected infection, as published and as corrected. Only counts are printed. The last line is JSON.
 """
 
 import argparse
@@ -28,10 +28,10 @@ def counts(demo: Path, antibiotics: Antibiotics, mode: Mode) -> dict[str, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("demo", type=Path, help="folder of the open demo")
-    told = parser.parse_args()
+    options = parser.parse_args()
     try:
         found = {
-            f"{antibiotics}, {mode}": counts(told.demo, antibiotics, mode)
+            f"{antibiotics}, {mode}": counts(options.demo, antibiotics, mode)
             for antibiotics, mode in product(get_args(Antibiotics), get_args(Mode))
         }
     except CounterpointError as error:

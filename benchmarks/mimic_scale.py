@@ -57,9 +57,9 @@ def measure(raw: Path, out: Path, memory: str, threads: int) -> dict[str, float]
     }
 
 
-def in_process(raw: Path, out: Path, told: argparse.Namespace) -> dict[str, float]:
-    words = [sys.executable, __file__, str(raw), "--measure", str(out), "--memory", told.memory,
-             "--threads", str(told.threads)]  # fmt: skip
+def in_process(raw: Path, out: Path, options: argparse.Namespace) -> dict[str, float]:
+    words = [sys.executable, __file__, str(raw), "--measure", str(out), "--memory", options.memory,
+             "--threads", str(options.threads)]  # fmt: skip
     finished = subprocess.run(words, capture_output=True, text=True, check=True)
     return json.loads(finished.stdout.splitlines()[-1])
 
@@ -71,23 +71,23 @@ def main() -> None:
     parser.add_argument("--memory", default="4GB", help="of DuckDB")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
-    told = parser.parse_args()
-    if told.measure is not None:
-        print(json.dumps(measure(told.demo, told.measure, told.memory, told.threads)))
+    options = parser.parse_args()
+    if options.measure is not None:
+        print(json.dumps(measure(options.demo, options.measure, options.memory, options.threads)))
         return
     found = []
-    for times in told.times:
+    for times in options.times:
         with tempfile.TemporaryDirectory() as folder:
             try:
-                blow_up(told.demo, Path(folder) / "raw", times)
+                blow_up(options.demo, Path(folder) / "raw", times)
             except CounterpointError as error:
                 parser.error(str(error))
             raw = sum(file.stat().st_size for file in (Path(folder) / "raw").iterdir()) / 2**30
-            numbers = in_process(Path(folder) / "raw", Path(folder) / "cohort.parquet", told)
+            numbers = in_process(Path(folder) / "raw", Path(folder) / "cohort.parquet", options)
             found.append({"times": times, "raw_gb": round(raw, 3)} | numbers)
             print(found[-1], file=sys.stderr, flush=True)
     print(markdown_table(found))
-    print(json.dumps({"sizes": found, "memory": told.memory, "threads": told.threads, **provenance()}))
+    print(json.dumps({"sizes": found, "memory": options.memory, "threads": options.threads, **provenance()}))
 
 
 if __name__ == "__main__":

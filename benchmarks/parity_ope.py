@@ -84,8 +84,8 @@ class Case:
         taken = self.q.gather(2, self.action[..., None])[..., 0][self.present][None]
         return Critic(taken, (self.policy * self.q).sum(2)[self.present][None], torch.zeros_like(taken))
 
-    def told(self) -> dict[str, Any]:
-        """As scope-rl is told: rectangular tables, filled up behind the ends."""
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of scope-rl: rectangular tables, padded after the ends."""
         here = self.present[..., None]
         even = torch.full_like(self.policy, 1 / ACTIONS)
         pscore = torch.where(here, self.behaviour, even).gather(2, self.action[..., None])
@@ -121,21 +121,21 @@ def theirs(case: Case) -> dict[str, float]:
     """The same from scope-rl, and MAGIC from its formula."""
     from scope_rl.ope import discrete
 
-    told = case.told()
-    found = {name: float(getattr(discrete, peer)().estimate_policy_value(**told)) for name, peer in PEERS.items()}
+    arguments = case.arguments()
+    found = {name: float(getattr(discrete, peer)().estimate_policy_value(**arguments)) for name, peer in PEERS.items()}
     return {**found, "MAGIC": formula_of_magic(case)}
 
 
 def formula_of_magic(case: Case) -> float:
     """j-step returns, their covariance over episodes and their bias, and the mixture that SLSQP finds."""
-    told = case.told()
-    tables = told["evaluation_policy_action_dist"], told["state_action_value_prediction"]
+    arguments = case.arguments()
+    tables = arguments["evaluation_policy_action_dist"], arguments["state_action_value_prediction"]
     policy, q = (each.reshape(EPISODES, STEPS, -1) for each in tables)
-    chosen = told["action"].reshape(EPISODES, STEPS, 1)
+    chosen = arguments["action"].reshape(EPISODES, STEPS, 1)
     pi, taken = (np.take_along_axis(each, chosen, 2)[..., 0] for each in (policy, q))
-    weight = np.cumprod(pi / told["pscore"].reshape(EPISODES, STEPS), 1)
+    weight = np.cumprod(pi / arguments["pscore"].reshape(EPISODES, STEPS), 1)
     weight = np.hstack([np.full((EPISODES, 1), 1 / EPISODES), weight / weight.sum(0)])
-    state, reward = (policy * q).sum(2), told["reward"].reshape(EPISODES, STEPS)
+    state, reward = (policy * q).sum(2), arguments["reward"].reshape(EPISODES, STEPS)
     parts = np.zeros((EPISODES, STEPS + 1))
     for j in range(-1, STEPS):
         for t in range(j + 1):

@@ -2,7 +2,7 @@
 
 Tumour patients who differ in how they respond to radiotherapy, which has a price, were treated at random. From their
 records: one policy for all (CTRL_g; and searched in a model that knows that patients differ) and policies that know the
-patient (CTRL_p: told the factor, or one for each group). Two bounds come from the truth: the best policy for all,
+patient (CTRL_p: given the factor, or one for each group). Two bounds come from the truth: the best policy for all,
 searched in the simulator itself, and each patient's own optimum. `closed` is the share of the way from the one to the
 other. Policies are tried on the logged patients, treated once more by what their records say of them, and on patients
 nobody has seen, of whom a personal policy learns while it treats them. The last line is JSON.
@@ -53,11 +53,11 @@ def own_optimum(task: cp.Tumour) -> Actor:
 class Study:
     """One population, its log, and everything learned from it."""
 
-    def __init__(self, told: argparse.Namespace, seed: int) -> None:
-        self.told, self.logged = told, cp.Tumour(response=tumour.population(told.subjects, seed))
-        self.unseen = cp.Tumour(response=tumour.population(told.patients, derive(seed, "unseen")))
+    def __init__(self, options: argparse.Namespace, seed: int) -> None:
+        self.options, self.logged = options, cp.Tumour(response=tumour.population(options.subjects, seed))
+        self.unseen = cp.Tumour(response=tumour.population(options.patients, derive(seed, "unseen")))
         behaviour = cp.random_policy(self.logged)
-        log = cp.simulate(self.logged, behaviour, told.subjects, self.logged.horizon, seed, stop_at_failure=True)
+        log = cp.simulate(self.logged, behaviour, options.subjects, self.logged.horizon, seed, stop_at_failure=True)
         self.job = cp.data.Job(log, seed)
         self.table = [self.best_for_all(), self.row(OWN, [own_optimum(self.logged), own_optimum(self.unseen)])]
 
@@ -79,15 +79,15 @@ class Study:
         return float(returns(act, task, 1, len(task.response.radio), TRIALS, theta=theta).mean())
 
     def row(self, name: str, acts: list[Actor], theta: Tensor = NO_THETA, seconds: float = 0.0) -> dict[str, Any]:
-        """A policy as it acts on logged patients, told `theta`, and on unseen ones."""
+        """A policy as it acts on logged patients, given `theta`, and on unseen ones."""
         logged, unseen = self.value(acts[0], self.logged, theta), self.value(acts[1], self.unseen)
         return {"policy": name, "logged": logged, "unseen": unseen, "seconds": seconds}
 
     def run(self) -> list[dict[str, Any]]:
         """All rows, with the share of the way between the bounds that each goes."""
-        self.common("CTRL_g", lambda: cp.Search().fit_many([self.job], self.logged, device=self.told.device))
+        self.common("CTRL_g", lambda: cp.Search().fit_many([self.job], self.logged, device=self.options.device))
         begun = time.perf_counter()
-        self.models = SEARCH.fit_models([self.job], cp.models.Monitor(), self.told.device)
+        self.models = SEARCH.fit_models([self.job], cp.models.Monitor(), self.options.device)
         print(f"factors: {self.models[0].theta_width}, fitted in {time.perf_counter() - begun:.0f} s", flush=True)
         blind = replace(SEARCH, sees_factor=False)
         self.common("for all, factors known of", lambda: blind.with_models([self.job], self.models, self.logged))
@@ -141,12 +141,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--device", default="cpu")
-    told = parser.parse_args()
-    tables = [Study(told, seed).run() for seed in range(told.first_seed, told.first_seed + told.seeds)]
+    options = parser.parse_args()
+    tables = [Study(options, seed).run() for seed in range(options.first_seed, options.first_seed + options.seeds)]
     table = mean_over(tables)
     print(markdown_table([{k: f"{v:.2f}" if isinstance(v, float) else v for k, v in each.items()} for each in table]))
     print(
-        json.dumps({"subjects": told.subjects, "seeds": told.seeds, "table": table, "by_seed": tables, **provenance()})
+        json.dumps(
+            {"subjects": options.subjects, "seeds": options.seeds, "table": table, "by_seed": tables, **provenance()}
+        )
     )
 
 

@@ -50,18 +50,18 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--patients", type=int, default=15_000)
     parser.add_argument("--run", type=Path, default=Path("runs/report_speed"))
-    told = parser.parse_args()
-    if not Run(told.run).has("policy"):
-        make_run(told.run, told.patients)
-    rows, begun, processor = Run(told.run).data, time.perf_counter(), time.process_time()
-    Report(told.run).execute()
+    options = parser.parse_args()
+    if not Run(options.run).has("policy"):
+        make_run(options.run, options.patients)
+    rows, begun, processor = Run(options.run).data, time.perf_counter(), time.process_time()
+    Report(options.run).execute()
     seconds, used = time.perf_counter() - begun, time.process_time() - processor
     figures: dict[str, Any] = {
         "patients": len(rows.subject_names),
         "rows": len(rows),
         "seconds": round(seconds, 1),
         "processor seconds": round(used, 1),
-        "megabytes": round((told.run / "report.html").stat().st_size / 1e6, 2),
+        "megabytes": round((options.run / "report.html").stat().st_size / 1e6, 2),
         "peak memory, gigabytes": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 2),
     }
     print(markdown_table([figures]))

@@ -80,8 +80,8 @@ def fit(rows: int, steps: str, device: str = "cpu") -> dict[str, Any]:
     schedule = replace(CAREFUL.schedule, steps=int(steps), patience=0)
     DensitySCM(likelihood=replace(CAREFUL, schedule=schedule)).fit(data, monitor=monitor, device=device)
     first_steps = next(at for at, done in reports if done)
-    told = {"first_report": reports[0][0], "first_steps": first_steps, "steps": reports[-1][1]}
-    return {"device": device, **used(), **told}
+    options = {"first_report": reports[0][0], "first_steps": first_steps, "steps": reports[-1][1]}
+    return {"device": device, **used(), **options}
 
 
 def imagine(rows: int) -> dict[str, Any]:
@@ -163,16 +163,16 @@ def main() -> None:
     parser.add_argument("--stage", choices=STAGES)
     parser.add_argument("--steps", default=str(CAREFUL.schedule.steps), help="of a fit")
     parser.add_argument("more", nargs="*")
-    told = parser.parse_args()
-    if told.stage:
-        found = STAGES[told.stage](told.rows, *told.more)
+    options = parser.parse_args()
+    if options.stage:
+        found = STAGES[options.stage](options.rows, *options.more)
         print(json.dumps({**found, "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}))
         return
-    figures, about = measure(told.rows, told.streamed, told.steps, told.workers), provenance()
-    words = f"--rows {told.rows} --streamed {told.streamed} --workers {told.workers}"
+    figures, about = measure(options.rows, options.streamed, options.steps, options.workers), provenance()
+    words = f"--rows {options.rows} --streamed {options.streamed} --workers {options.workers}"
     text = page(figures, about, f"python benchmarks/scale.py {words}")
-    if told.out:
-        told.out.write_text(text, encoding="utf-8")
+    if options.out:
+        options.out.write_text(text, encoding="utf-8")
     print(text)
     print(json.dumps({"figures": figures, **about}))
 

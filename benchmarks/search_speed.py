@@ -45,9 +45,9 @@ def main() -> None:
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=int, default=1000)
-    told = parser.parse_args()
+    options = parser.parse_args()
     task = cp.CartPole()
-    rows = cp.simulate(task, cp.random_policy(task), told.rows // 20, 20, seed=100)
+    rows = cp.simulate(task, cp.random_policy(task), options.rows // 20, 20, seed=100)
     clock, stages = time.process_time, {}
     search, begun = cp.Search(), clock()
     model = search.model.fit(rows)

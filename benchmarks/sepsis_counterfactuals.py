@@ -5,7 +5,7 @@ the patients held out, what another of the 25 actions would have led to; the tas
 copying what happened. The models:
 
     default            `DensitySCM`
-    nothing declared   the same, not told which columns follow from others (SOFA, SIRS, shock index, PaO2, total urine)
+    nothing declared   the same without the declaration of computed columns (SOFA, SIRS, shock index, PaO2, total urine)
     random effects     `RandomEffects` as in the experiment, for which the ventilator is a number
 
 The checks' verdict stands beside each. Writes sepsis-counterfactuals-PATIENTS.csv, .md and .settings.json; the last
@@ -94,27 +94,27 @@ def main() -> None:
     parser.add_argument("--patients", type=int, default=1566)
     parser.add_argument("--models", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--device", default="cpu")
-    told = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    cohort = SyntheticCohort(patients=told.patients)
+    cohort = SyntheticCohort(patients=options.patients)
     training, held_out = cohort.log().split(cohort.held_out, cohort.seed)
     asked = questions(cohort.task, held_out.with_next())
     found = []
-    for name in told.models:
-        found.append(tried(name, ARMS[name], training, asked, told.device))
-        keep(found, cohort, told, floor(asked))
-    print(json.dumps({"patients": told.patients, "models": found, "floor": floor(asked), **provenance()}))
+    for name in options.models:
+        found.append(tried(name, ARMS[name], training, asked, options.device))
+        keep(found, cohort, options, floor(asked))
+    print(json.dumps({"patients": options.patients, "models": found, "floor": floor(asked), **provenance()}))
 
 
-def keep(found: list[dict[str, Any]], cohort: SyntheticCohort, told: argparse.Namespace, lowest: float) -> None:
+def keep(found: list[dict[str, Any]], cohort: SyntheticCohort, options: argparse.Namespace, lowest: float) -> None:
     """What is known so far, as files and on the screen."""
     name = f"sepsis-counterfactuals-{cohort.patients}"
     turned = [{"": name} | {row["model"]: _said(row[name]) for row in found} for name in found[0] if name != "model"]
-    write_csv(found, told.out / f"{name}.csv")
-    write_text(told.out / f"{name}.md", markdown_table(turned) + "\n")
+    write_csv(found, options.out / f"{name}.csv")
+    write_text(options.out / f"{name}.md", markdown_table(turned) + "\n")
     recipes = {row["model"]: encode(ARMS[row["model"]].recipe) for row in found}
     settings = {"cohort": asdict(cohort), "floor": lowest, "models": recipes, "made_with": provenance()}
-    write_json(settings, told.out / f"{name}.settings.json")
+    write_json(settings, options.out / f"{name}.settings.json")
     print(markdown_table(turned), flush=True)
 
 

@@ -2,7 +2,7 @@
 
 DEMO is the folder of MIMIC-III's open demo. The synthetic cohort and the demo's (mimic-code's antibiotics, mode
 corrected: 85 stays) are compared column by column, action by action and by severity, beside what is published of the
-whole of MIMIC-III. Nothing is told that fewer than ten patients stand behind. Writes sepsis-likeness.csv, .md and
+whole of MIMIC-III. Statistics of fewer than ten patients are left out. Writes sepsis-likeness.csv, .md and
 .settings.json.
 """
 
@@ -95,16 +95,16 @@ def main() -> None:
     parser.add_argument("demo", type=Path)
     parser.add_argument("--out", type=Path, default=Path("results"))
     parser.add_argument("--patients", type=int, default=SyntheticCohort().patients)
-    told = parser.parse_args()
-    synthetic, real = SyntheticCohort(patients=told.patients), SepsisCohort(antibiotics="mimic-code")
+    options = parser.parse_args()
+    synthetic, real = SyntheticCohort(patients=options.patients), SepsisCohort(antibiotics="mimic-code")
     try:
-        rows = compared(told.demo, synthetic, real)
+        rows = compared(options.demo, synthetic, real)
     except CounterpointError as error:
         parser.error(str(error))
-    write_csv(rows, told.out / "sepsis-likeness.csv")
-    write_text(told.out / "sepsis-likeness.md", page(rows) + "\n")
+    write_csv(rows, options.out / "sepsis-likeness.csv")
+    write_text(options.out / "sepsis-likeness.md", page(rows) + "\n")
     settings = {"synthetic": asdict(synthetic), "demo": asdict(real), "made_with": provenance()}
-    write_json(settings, told.out / "sepsis-likeness.settings.json")
+    write_json(settings, options.out / "sepsis-likeness.settings.json")
     print(page(rows))
     print(json.dumps({"statistics": rows, **settings}))
 

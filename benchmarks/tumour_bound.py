@@ -92,8 +92,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--gammas", type=float, nargs="+", default=[0.0, 1.0, 2.0, 3.0, 4.0])
     parser.add_argument("--seeds", type=int, default=len(SEEDS), help="the first of the published ones")
-    told = parser.parse_args()
-    found = {gamma: [error(gamma, seed) for seed in SEEDS[: told.seeds]] for gamma in told.gammas}
+    options = parser.parse_args()
+    found = {gamma: [error(gamma, seed) for seed in SEEDS[: options.seeds]] for gamma in options.gammas}
     table = [
         {"γ": gamma, "least error": f"{np.mean(each):.3f}", "by seed": ", ".join(f"{x:.3f}" for x in each)}
         for gamma, each in found.items()

@@ -40,9 +40,9 @@ def test_every_kind_damages_a_table_and_a_seed_tells_how(name: str) -> None:
             rng = case.rng
             log = logs.clean(BASE[rng.choice(kind.bases)], 0, 30, new=mode == "new")
             log.held = frozenset({0, 1})
-            whole, before = log.content(), log.told()
+            whole, before = log.content(), log.options()
             kind.damage(log, rng)
-            written.append((log.content(), log.told(), log.fifo, log.beside))
+            written.append((log.content(), log.options(), log.fifo, log.beside))
             assert written[-1] != (whole, before, False, "")
         if "packed" not in name and "spreadsheet" not in name:  # Packed files hold the time.
             assert written[0] == written[1]
@@ -104,10 +104,10 @@ def test_what_a_warning_is(line: str, found: bool) -> None:
 def before(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A clean log and how it is read, without a fitted model."""
     log, folder = logs.clean(BASE["lenient"], 0, 20), tmp_path_factory.mktemp("clean")
-    told = verdicts.tyro.cli(
+    fit = verdicts.tyro.cli(
         verdicts.Fit, args=verdicts.fit_words(log, verdicts.write(log, folder, "log"), folder / "run")
     )
-    rows = read_table(folder / "log.csv", told.columns.layout(), 0.2, 0).rows
+    rows = read_table(folder / "log.csv", fit.columns.layout(), 0.2, 0).rows
     quiet = verdicts.Said("age: state", "", 0)
     return verdicts.Clean(log, folder / "run", (quiet, quiet), rows, verdicts.reading(rows))
 
@@ -141,9 +141,9 @@ def test_a_log_is_compared_with_the_one_whose_reading_is_right(
     right.rows[0]["lactate"] = ""
 
     def look(log: Any, path: Path, run: Path) -> list[Any]:
-        told = verdicts.tyro.cli(verdicts.Fit, args=verdicts.fit_words(log, path, run))
+        fit = verdicts.tyro.cli(verdicts.Fit, args=verdicts.fit_words(log, path, run))
         run.mkdir()
-        cp.write(read_table(path, told.columns.layout(), 0.2, 0).rows, run / "data.parquet")
+        cp.write(read_table(path, fit.columns.layout(), 0.2, 0).rows, run / "data.parquet")
         return list(before.said)
 
     monkeypatch.setattr(verdicts, "look", look)
@@ -193,7 +193,7 @@ def test_check_says_nothing_but_descriptions_of_clean_logs(
     monkeypatch.setattr(console.CONSOLE, "_width", 240)
     for seed in range(2):
         log = logs.clean(BASE[base], 100 + seed, 60)
-        said = verdicts.command("check", verdicts.write(log, tmp_path, str(seed)), *log.told())
+        said = verdicts.command("check", verdicts.write(log, tmp_path, str(seed)), *log.options())
         assert said.code == 0, said.err
         assert not verdicts.statements([said])
 

@@ -100,9 +100,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--results", type=Path, default=ROOT / "results" / "sd.csv")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "images" / "returns.png")
-    told = parser.parse_args()
-    draw(ours(told.results), paper_returns_by_size("random"), told.out)
-    print(told.out)
+    options = parser.parse_args()
+    draw(ours(options.results), paper_returns_by_size("random"), options.out)
+    print(options.out)
 
 
 if __name__ == "__main__":

@@ -47,13 +47,13 @@ def main() -> None:
     parser.add_argument("--as", dest="suffix", default="", help="what the file's name ends with")
     parser.add_argument("script", help="its name in benchmarks/, without .py")
     parser.add_argument("options", nargs=argparse.REMAINDER, help="the script's own")
-    told = parser.parse_args()
-    script = ROOT / "benchmarks" / f"{told.script}.py"
+    arguments = parser.parse_args()
+    script = ROOT / "benchmarks" / f"{arguments.script}.py"
     if not script.is_file():
-        refuse(f"there is no benchmarks/{told.script}.py; choose from {', '.join(names())}")
-    command = shlex.join(["python", f"benchmarks/{script.name}", *told.options])
-    found = {"command": command, **figures(script, told.options)}
-    path = KEPT / f"{told.script}{'-' * bool(told.suffix)}{told.suffix}.json"
+        refuse(f"there is no benchmarks/{arguments.script}.py; choose from {', '.join(names())}")
+    command = shlex.join(["python", f"benchmarks/{script.name}", *arguments.options])
+    found = {"command": command, **figures(script, arguments.options)}
+    path = KEPT / f"{arguments.script}{'-' * bool(arguments.suffix)}{arguments.suffix}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, json.dumps(found, indent=2, ensure_ascii=False) + "\n")
     print(f"kept in {path.relative_to(ROOT)}")
