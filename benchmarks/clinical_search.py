@@ -2,9 +2,9 @@
 
 `--task tumour` and `hiv`: logs of `--subjects` patients of a population who were treated at random. The same rules are
 searched in two SCMs fitted on them, the default one, without subject factors, and random effects, and in the simulator
-itself, where the search has the subjects' parameters and the policy does not. All are evaluated on the whole population.
-The gap is the cost of fitting. `error` is that of one-step counterfactuals of the log, 1 where
-they are no better than the factual outcome. Drugs that change every five days teach little of HIV, whose healthy state
+itself, where the search has the subjects' parameters and the policy does not. All are evaluated on the whole
+population. The gap is the cost of fitting. `error` is that of one-step counterfactuals of the log, 1 where they are no
+better than the factual outcome. Drugs that change every five days teach little of HIV, whose healthy state
 no such log comes near: `--hold 20` keeps each for twenty steps on average, and `--trained` logs patients whom a rule
 treated that a short search in the simulator found, but for a share of random decisions. HIV's equations are stiff, so
 searching in the truth wants a GPU (`--device cuda`); `--errors-only` fits both models and asks them for

@@ -2,8 +2,8 @@
 
 The bar is 200 resamples of 10,000 episodes of 20 steps, 46 columns and 25 actions in 180 s of one core, 20 s of a GPU.
 With `--accuracy`, single critics of logs by policies of known value follow, beside those of a Q-network of the usual
-kind, trained by stochastic gradients with the step as an input; an interval of 200 resamples takes 200 of its kind. The last
-line is JSON.
+kind, trained by stochastic gradients with the step as an input; an interval of 200 resamples takes 200 of its
+kind. The last line is JSON.
 """
 
 import argparse
