@@ -15,7 +15,7 @@ from counterpoint.data.transitions import Transitions
 from counterpoint.models.scm.base import StructuralCausalModel
 from counterpoint.models.scm.bicogan import BiCoGAN, ConditionalBiCoGAN, standardised
 from counterpoint.models.scm.bicogan_networks import (
-    AdversarialLearner,
+    AdversarialTraining,
     context_loss,
     deception_loss,
     discriminator_loss,
@@ -84,15 +84,15 @@ def begin(*networks: torch.nn.Module) -> None:
         initialise(network, [0] * getattr(network, "per_member", 1))
 
 
-def still_learner(recipe: BiCoGAN | ConditionalBiCoGAN, regulariser: float, cycle: float) -> AdversarialLearner:
+def still_learner(recipe: BiCoGAN | ConditionalBiCoGAN, regulariser: float, cycle: float) -> AdversarialTraining:
     mechanism = recipe.build(4, 5, 1)
     table = standardised(mechanism, [Job(rows())])
     begin(mechanism.generator, mechanism.encoder)
     how = replace(recipe.training, penalty=0.0, learning_rate=0.0)
-    return AdversarialLearner(mechanism, _Still(5 + 4 + 4), table, how, regulariser, cycle)  # pyright: ignore
+    return AdversarialTraining(mechanism, _Still(5 + 4 + 4), table, how, regulariser, cycle)  # pyright: ignore
 
 
-def update_once(learner: AdversarialLearner) -> dict[str, Tensor]:
+def update_once(learner: AdversarialTraining) -> dict[str, Tensor]:
     draw = learner.draw(0, generator(0), 1)
     learner.update(draw)
     return draw
@@ -182,7 +182,7 @@ def test_the_weights_kept_are_the_running_average(recipe):
     table = standardised(mechanism, [Job(rows())])
     begin(mechanism.generator, mechanism.encoder, judge)
     how = replace(recipe.training, learning_rate=1e-2, average=0.2)
-    learner = AdversarialLearner(mechanism, judge, table, how, *recipe.weights())
+    learner = AdversarialTraining(mechanism, judge, table, how, *recipe.weights())
     expected = {name: tensor.clone() for name, tensor in learner.live.state_dict().items()}
     draws = learner.draw(0, generator(0), 4)
     for i, share in enumerate((9 / 10, 9 / 11, 0.8, 0.8)):
@@ -201,7 +201,7 @@ def test_generator_and_encoder_are_judged_row_by_row():
     judge = PAPER.discriminator(4, 5, 1)
     initialise(judge, [0])
     mechanism = PAPER.build(4, 5, 1)
-    learner = AdversarialLearner(mechanism, judge, standardised(mechanism, [Job(rows())]), PAPER.training, 1, 0)
+    learner = AdversarialTraining(mechanism, judge, standardised(mechanism, [Job(rows())]), PAPER.training, 1, 0)
     update_once(learner)
     joint = torch.randn(1, 6, 13, generator=generator(0)).requires_grad_()
     (slope,) = torch.autograd.grad(learner.discriminator(joint)[0, 0, 0], joint)

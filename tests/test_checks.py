@@ -13,7 +13,10 @@ from torch import Tensor, nn
 from counterpoint.checks import ambiguity
 from counterpoint.checks import assumptions as checks
 from counterpoint.checks.figure_data import figure_data
-from counterpoint.checks.findings import Sample, draw
+from counterpoint.checks.findings import (
+    CheckSample,
+    draw,
+)
 from counterpoint.checks.independence import column_gram, gram, holm, hsic, kolmogorov, permutation_moments
 from counterpoint.checks.support import similar_rows, support
 from counterpoint.core.errors import CounterpointError
@@ -210,7 +213,7 @@ def wrap(mechanism: StructuralMechanism, rows: Transitions, fitted_on: Transitio
     return StructuralCausalModel(None, mechanism, rows.schema, Origin(0, "", ""), seen)
 
 
-def examine(mechanism: StructuralMechanism, task: OneStep, seed: int = 0, count: int = 600) -> Sample:
+def examine(mechanism: StructuralMechanism, task: OneStep, seed: int = 0, count: int = 600) -> CheckSample:
     rows = sample(task, count, seed + 100)
     return draw(wrap(mechanism, rows), rows, seed)
 
@@ -309,7 +312,7 @@ def test_turned_noise_keeps_its_law_and_the_factual_answer() -> None:
 
 
 @pytest.fixture(scope="module")
-def coded() -> Sample:
+def coded() -> CheckSample:
     """A mixed model of three continuous columns and a code, on rows of its own: their noises have the prior's law."""
     recipe, rows = SCMS["mixed"]
     model = replace(recipe, ensemble=1).fit(rows)
@@ -318,7 +321,7 @@ def coded() -> Sample:
     return draw(model, replace(many, next_state=model.sample(many.state, many.action, random)), 0)
 
 
-def test_only_normal_noises_turn(coded: Sample) -> None:
+def test_only_normal_noises_turn(coded: CheckSample) -> None:
     assert coded.model.mechanism.normal_noise == 3
     own, turned = coded.abducted()[0], ambiguity.turned_noise(coded)[0]
     assert torch.equal(turned[:, 3:], own[:, 3:])
@@ -331,7 +334,9 @@ def test_only_normal_noises_turn(coded: Sample) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_fewer_than_two_normal_noises_cannot_turn(coded: Sample, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fewer_than_two_normal_noises_cannot_turn(
+    coded: CheckSample, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(type(coded.model.mechanism), "normal_noise", count)
     torch.testing.assert_close(ambiguity.turned_noise(coded), coded.abducted(), rtol=0, atol=1e-4)
     finding = ambiguity.turning(coded)

@@ -22,8 +22,19 @@ from counterpoint.models.scm.density import (
 )
 from counterpoint.models.scm.graph import fit_graph
 from counterpoint.nets.conditional import ConditionalLaw, Parents
-from counterpoint.nets.laws import Gaussian, Law, Mixture, Raw, SkewedSpline, Spline
-from counterpoint.nets.likelihood import Likelihood, LikelihoodLearner, VariationPenalty
+from counterpoint.nets.laws import (
+    Gaussian,
+    Law,
+    LawParameters,
+    Mixture,
+    SkewedSpline,
+    Spline,
+)
+from counterpoint.nets.likelihood import (
+    Likelihood,
+    LikelihoodTraining,
+    VariationPenalty,
+)
 from counterpoint.nets.spline import SplineTable
 from counterpoint.nets.training import Schedule
 from counterpoint.tasks.synthetic import TRIANGLE_NLIN, Independent, Skewed, sample
@@ -43,10 +54,12 @@ def random_table(count: int) -> dict[str, Tensor]:
     return {"context": context, "y": y, "subject": torch.arange(count)}
 
 
-def raw_numbers(law: Law, count: int, seed: int = 0, size: float = 0.7, dtype: torch.dtype = torch.float64) -> Raw:
+def raw_numbers(
+    law: Law, count: int, seed: int = 0, size: float = 0.7, dtype: torch.dtype = torch.float64
+) -> LawParameters:
     random = torch.Generator().manual_seed(seed)
     own, shared = (size * torch.randn(count, width, generator=random, dtype=dtype) for width in (law.width, law.shared))
-    return Raw(own, shared)
+    return LawParameters(own, shared)
 
 
 def conditional(law: Law, parents: Parents = (), size: int = 3, seed: int = 0) -> ConditionalLaw:
@@ -79,7 +92,7 @@ class TestLaws:
     @EVERY_LAW
     def test_nothing_is_copied_from_another_device(self, law: Law) -> None:
         """As a graph of a GPU's work cannot: tried on a device that holds no numbers."""
-        raw = Raw(*(torch.empty(7, width, device="meta") for width in (law.width, law.shared)))
+        raw = LawParameters(*(torch.empty(7, width, device="meta") for width in (law.width, law.shared)))
         y = torch.empty(7, device="meta")
         with NoCopies():
             for answer in (law.log_prob(raw, y), law.abduct(raw, y), law.predict(raw, y)):
@@ -89,7 +102,7 @@ class TestLaws:
     def test_density_integrates_to_one(self, law: Law) -> None:
         y = torch.linspace(-60, 60, 240_001, dtype=torch.float64)
         for each in range(4):
-            raw = Raw(*(part[each].expand(len(y), -1) for part in raw_numbers(law, 4)))
+            raw = LawParameters(*(part[each].expand(len(y), -1) for part in raw_numbers(law, 4)))
             assert torch.trapezoid(law.log_prob(raw, y).exp(), y) == pytest.approx(1, abs=1e-4)
 
     @EVERY_LAW
@@ -109,7 +122,7 @@ class TestLaws:
     def test_the_mixtures_prediction_rises_strictly_with_the_noise(self) -> None:
         """Bisection has no gradient: one law, noises in order."""
         u = torch.linspace(-5, 5, 200, dtype=torch.float64)
-        raw = Raw(*(part.expand(200, -1) for part in raw_numbers(Mixture(), 1)))
+        raw = LawParameters(*(part.expand(200, -1) for part in raw_numbers(Mixture(), 1)))
         assert (Mixture().predict(raw, u).diff() > 0).all()
 
     @EVERY_LAW
@@ -128,21 +141,25 @@ class TestLaws:
         """Against finite differences, also far out where the base is a line."""
         raw, y = raw_numbers(law, 40, size=1.0), torch.linspace(-30, 30, 40, dtype=torch.float64)
         given = [part.requires_grad_() for part in (raw.own, raw.shared[:shared], y)]
-        assert torch.autograd.gradcheck(lambda own, base, y: law.log_prob(Raw(own, base), y), given, atol=1e-6)
+        assert torch.autograd.gradcheck(
+            lambda own, base, y: law.log_prob(LawParameters(own, base), y), given, atol=1e-6
+        )
 
     @pytest.mark.parametrize("law", [Gaussian(), Spline(), SkewedSpline()], ids=lambda law: type(law).__name__)
     def test_zeros_are_the_standard_normal_law(self, law: Law) -> None:
         y = torch.linspace(-4, 4, 9)
-        raw = Raw(torch.zeros(9, law.width), torch.zeros(9, law.shared))
+        raw = LawParameters(torch.zeros(9, law.width), torch.zeros(9, law.shared))
         torch.testing.assert_close(law.abduct(raw, y), y)
 
     def test_a_bend_turns_the_slopes_left_and_right_of_its_knot(self) -> None:
         """b(z) = z + s(√(1+(z−t)²) − 1) with s = .6·tanh(1): t keeps its place, slopes tend to 1 ± s."""
         law = SkewedSpline(knots=(0.5,), bins=2)
-        raw = Raw(torch.tensor([[0.0, 0.0, 1.0]], dtype=torch.float64), torch.zeros(1, law.shared, dtype=torch.float64))
+        raw = LawParameters(
+            torch.tensor([[0.0, 0.0, 1.0]], dtype=torch.float64), torch.zeros(1, law.shared, dtype=torch.float64)
+        )
         s = 0.6 * torch.tanh(torch.tensor(1.0, dtype=torch.float64))
         u = torch.tensor([0.5, 40.0, 41.0, -41.0, -40.0], dtype=torch.float64)
-        y = law.predict(Raw(raw.own.expand(5, -1), raw.shared), u)
+        y = law.predict(LawParameters(raw.own.expand(5, -1), raw.shared), u)
         assert y[0] == pytest.approx(0.5)
         assert y[2] - y[1] == pytest.approx(float(1 + s), abs=1e-3)
         assert y[4] - y[3] == pytest.approx(float(1 - s), abs=1e-3)
@@ -230,7 +247,7 @@ class TestConditionalLaw:
     def test_nothing_is_learned_from_held_out_rows(self) -> None:
         table = random_table(40)
         module = ConditionalLaw(1, 2, 3, Gaussian(), (8,))
-        learner = LikelihoodLearner(module, [table], [0], replace(BRIEF, held_out=0.5))
+        learner = LikelihoodTraining(module, [table], [0], replace(BRIEF, held_out=0.5))
         (learned,) = learner.learned
         torch.testing.assert_close(module.context.mean[0, 0], table["context"][learned].mean(0))
         assert torch.equal(learner.draw(0, torch.Generator(), 50)["rows"].unique(), learned.sort().values)
@@ -238,7 +255,7 @@ class TestConditionalLaw:
 
     def test_the_best_step_is_chosen_on_the_held_out_rows_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Two tables of different lengths; which rows are held out is the learner's own word."""
-        learners: list[LikelihoodLearner] = []
+        learners: list[LikelihoodTraining] = []
         monkeypatch.setattr("counterpoint.nets.likelihood.train", lambda learner, *_: learners.append(learner))
         QUICK.fit_many([Job(sample(Independent(), count, 0), seed) for seed, count in enumerate((30, 40))])
         (learner,) = learners
@@ -258,7 +275,7 @@ class TestConditionalLaw:
     def test_only_what_varies_with_the_context_is_priced(self) -> None:
         table = random_table(100)
         module = ConditionalLaw(1, 2, 3, SkewedSpline(), (8,))
-        learner = LikelihoodLearner(module, [table], [0], BRIEF, VariationPenalty(5.0))
+        learner = LikelihoodTraining(module, [table], [0], BRIEF, VariationPenalty(5.0))
         context, y = table["context"][None], table["y"][None]
         weight, bias = list(module.net.parameters())[-2:]
         bias.fill_(0.5)

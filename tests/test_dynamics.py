@@ -15,8 +15,15 @@ from counterpoint.data.knowledge import Knowledge
 from counterpoint.data.schema import Column, Schema
 from counterpoint.data.spaces import Box
 from counterpoint.data.transitions import GOES_ON, Transitions, concatenate, first_outcome
-from counterpoint.models.dynamics.base import DynamicsModel, DynamicsRecipe, HeadNetwork
-from counterpoint.models.dynamics.deterministic import Deterministic, Point
+from counterpoint.models.dynamics.base import (
+    DynamicsModel,
+    DynamicsRecipe,
+    LawNetwork,
+)
+from counterpoint.models.dynamics.deterministic import (
+    Deterministic,
+    PointLaw,
+)
 from counterpoint.models.dynamics.gaussian import DiagonalGaussian, GaussianDynamics
 from counterpoint.models.dynamics.hazards import pick
 from counterpoint.models.dynamics.mixture import JointMixture, MixtureDynamics
@@ -143,12 +150,12 @@ def test_gaussian_log_likelihood_by_hand() -> None:
     """N((1, 0), (1, 1)) at (2, 2): −½ − 2 − log 2π = −4.337877; the point's score is the same without the constant."""
     y = torch.tensor([2.0, 2.0])
     assert float(DiagonalGaussian().log_prob(torch.tensor([1.0, 0, 0, 0]), y)) == pytest.approx(-4.337877, abs=1e-5)
-    assert float(Point().log_prob(torch.tensor([1.0, 0.0]), y)) == pytest.approx(-2.5)
+    assert float(PointLaw().log_prob(torch.tensor([1.0, 0.0]), y)) == pytest.approx(-2.5)
 
 
 def test_density_is_in_the_units_of_the_state() -> None:
     """Ten times larger units make a density ten times smaller a column."""
-    network = HeadNetwork(1, 1, 2, DiagonalGaussian(), (4,), batch_norm=False)
+    network = LawNetwork(1, 1, 2, DiagonalGaussian(), (4,), batch_norm=False)
     y = torch.tensor([[[0.3, -0.2]]])
     before = network.log_prob_and_raw(torch.zeros(1, 1, 1), y)[0].detach()
     network.y.scale.fill_(10.0)

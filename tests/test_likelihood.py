@@ -10,7 +10,13 @@ from counterpoint.core.seeding import generator
 from counterpoint.data.jobs import pad
 from counterpoint.nets.conditional import ConditionalLaw
 from counterpoint.nets.laws import Gaussian
-from counterpoint.nets.likelihood import DEPARTURE, Likelihood, LikelihoodLearner, VariationPenalty, held_out_last
+from counterpoint.nets.likelihood import (
+    DEPARTURE,
+    Likelihood,
+    LikelihoodTraining,
+    VariationPenalty,
+    held_out_last,
+)
 from counterpoint.nets.training import Monitor, Schedule
 from counterpoint.tasks.synthetic import Additive, sample
 from helpers.recipes import BRIEF, DENSITY
@@ -35,9 +41,9 @@ def columns(subject: Tensor) -> dict[str, Tensor]:
     return {"context": subject[:, None].float(), "y": y, "subject": subject}
 
 
-def learner(tables: list[Tensor], how: Likelihood, seeds: list[int]) -> LikelihoodLearner:
+def learner(tables: list[Tensor], how: Likelihood, seeds: list[int]) -> LikelihoodTraining:
     law = ConditionalLaw(len(tables), 1, 1, Gaussian(), (4,))
-    return LikelihoodLearner(law, [columns(subject) for subject in tables], seeds, how)
+    return LikelihoodTraining(law, [columns(subject) for subject in tables], seeds, how)
 
 
 class TestOrder:
@@ -123,9 +129,9 @@ class TestLearner:
     def test_members_of_one_table_share_it_in_memory(self) -> None:
         one, other = columns(MANY), columns(FEW)
         law = ConditionalLaw(3, 1, 1, Gaussian(), (4,))
-        alone = LikelihoodLearner(law, [one, one, one], [0, 1, 2], BRIEF)
+        alone = LikelihoodTraining(law, [one, one, one], [0, 1, 2], BRIEF)
         assert alone.context.data_ptr() == one["context"].data_ptr()
-        beside = LikelihoodLearner(law, [one, one, other], [0, 1, 2], BRIEF)
+        beside = LikelihoodTraining(law, [one, one, other], [0, 1, 2], BRIEF)
         assert len(beside.context) == len(MANY) + len(FEW)
         assert torch.equal(beside.context[beside.learned[2]], other["context"][beside.learned[2] - len(MANY)])
 

@@ -13,7 +13,7 @@ from counterpoint.core.seeding import generator
 from counterpoint.data.jobs import Job
 from counterpoint.data.transitions import Transitions, first_outcome
 from counterpoint.models.scm.bicogan import BiCoGAN, ConditionalBiCoGAN, standardised
-from counterpoint.models.scm.bicogan_networks import AdversarialLearner
+from counterpoint.models.scm.bicogan_networks import AdversarialTraining
 from counterpoint.models.scm.lstm_factor import Histories, LSTMFactor
 from counterpoint.nets.recurrent import StackedLSTM
 from counterpoint.nets.stacked import initialise
@@ -182,13 +182,13 @@ def test_agreement_draws_the_windows_of_a_subject_together():
     assert within[1] < 0.9 * within[0]
 
 
-def learner_of(recipe: BiCoGAN, judge: torch.nn.Module) -> AdversarialLearner:
+def learner_of(recipe: BiCoGAN, judge: torch.nn.Module) -> AdversarialTraining:
     mechanism = recipe.build(1, 4, 1)
     table = standardised(mechanism, [Job(ROWS, theta=torch.zeros(1, 2))])
     for network in (mechanism.generator, mechanism.encoder, mechanism.factor):
         initialise(network, [0])
     factoring = recipe.factoring(mechanism, [Job(ROWS)])
-    return AdversarialLearner(mechanism, judge, table, recipe.training, 1.0, 0.0, factoring)  # pyright: ignore
+    return AdversarialTraining(mechanism, judge, table, recipe.training, 1.0, 0.0, factoring)  # pyright: ignore
 
 
 def test_a_row_is_told_the_mean_of_its_windows_and_agreement_weighs_variance_and_correlation():

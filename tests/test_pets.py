@@ -29,7 +29,10 @@ from counterpoint.learners.baselines.pets import (
 from counterpoint.models.dynamics.base import DynamicsModel
 from counterpoint.models.dynamics.gaussian import GaussianDynamics
 from counterpoint.models.dynamics.outcome import Outcome
-from counterpoint.nets.likelihood import Likelihood, LikelihoodLearner
+from counterpoint.nets.likelihood import (
+    Likelihood,
+    LikelihoodTraining,
+)
 from counterpoint.nets.training import Schedule
 from counterpoint.ope.true_return import returns
 from counterpoint.simulation.rollout import Rollout
@@ -265,7 +268,7 @@ def test_members_see_bootstraps_of_the_rows_that_are_not_held_out() -> None:
     table = {"context": rows, "y": rows[:, :1], "subject": torch.arange(200)}
     assert PETS().model.likelihood.bootstrap
     network = replace(PETS().model, ensemble=2, hidden=(4,)).build(1, 2, 2).network
-    learner = LikelihoodLearner(network, [table, table], [1, 2], PETS().model.likelihood)
+    learner = LikelihoodTraining(network, [table, table], [1, 2], PETS().model.likelihood)
     drawn = [learner.draw(k, torch.Generator().manual_seed(0), 200)["rows"].unique() for k in range(2)]
     for each, checked in zip(drawn, learner.checked, strict=True):
         assert len(checked) == 30

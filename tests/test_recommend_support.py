@@ -9,7 +9,11 @@ import torch
 from torch import Tensor
 
 import counterpoint as cp
-from counterpoint.checks.support import Similar, Threshold, near_doses
+from counterpoint.checks.support import (
+    SimilarRows,
+    Threshold,
+    near_doses,
+)
 from counterpoint.cli.recommend import counted
 from counterpoint.data.doses import ActionColumn
 from counterpoint.data.schema import Column, Schema
@@ -119,7 +123,7 @@ def test_one_large_dose_does_not_make_all_doses_near() -> None:
     actions = torch.linspace(0.3, 0.5, 250)
     actions[0] = 25.0
     rows = log(actions, Box((0.0,), (25.0,)))
-    share, _ = near_doses(Similar(rows), torch.zeros(1, 1), torch.tensor([[2.0]]))
+    share, _ = near_doses(SimilarRows(rows), torch.zeros(1, 1), torch.tensor([[2.0]]))
     assert share.item() == 0.0
 
 
@@ -131,7 +135,7 @@ def test_imagined_rows_are_no_support() -> None:
         imagined=torch.ones(len(rows), dtype=torch.bool), source=torch.arange(len(rows)),
     )  # fmt: skip
     both = concatenate([rows, made])
-    taken, _ = Similar(both).taken(torch.zeros(1, 1), 3)
+    taken, _ = SimilarRows(both).taken(torch.zeros(1, 1), 3)
     assert taken.tolist() == [[50, 0, 0]]
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import counterpoint as cp
-from counterpoint.checks.support import Similar
+from counterpoint.checks.support import SimilarRows
 from counterpoint.cli.main import in_flags, main
 from counterpoint.data.tables.new_subjects import read_patients
 from counterpoint.nets import training
@@ -129,7 +129,7 @@ def test_a_subject_unlike_everybody_gets_no_recommendation(folder: Path) -> None
 
 def test_similar_states_are_counted(folder: Path) -> None:
     rows = cp.Run(folder / "run").training
-    similar = Similar(rows)
+    similar = SimilarRows(rows)
     taken, known = similar.taken(rows.state, 9)
     nearest, _ = similar.rows(rows.state)
     by_hand = torch.stack([rows.action_index[near].bincount(minlength=9) for near in nearest])

@@ -22,8 +22,14 @@ from counterpoint.learners.baselines.steve import (
 )
 from counterpoint.learners.d3qn import D3QN, QLearner, QLoss, table
 from counterpoint.models.base import Model
-from counterpoint.models.dynamics.base import DynamicsModel, HeadNetwork
-from counterpoint.models.dynamics.deterministic import Deterministic, Point
+from counterpoint.models.dynamics.base import (
+    DynamicsModel,
+    LawNetwork,
+)
+from counterpoint.models.dynamics.deterministic import (
+    Deterministic,
+    PointLaw,
+)
 from counterpoint.models.dynamics.outcome import Outcome
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Monitor, Schedule
@@ -53,7 +59,7 @@ def by_hand(recipe: ValueExpansion) -> tuple[Expansion, QLearner]:
     model = DynamicsModel(models, mechanism, task.schema, origin, torch.zeros(0).long())
     reward = None
     if recipe.rewards:
-        reward = HeadNetwork(recipe.rewards, 9, 1, Point(), (), batch_norm=False)
+        reward = LawNetwork(recipe.rewards, 9, 1, PointLaw(), (), batch_norm=False)
         reward.y.mean[:, 0, 0] = 1.0 + torch.arange(recipe.rewards)
     expansion = Expansion(recipe, [model], reward, task)
     online, objective = recipe.build(4, 11, recipe.q_functions), QLoss(task.actions, expansion)

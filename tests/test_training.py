@@ -14,13 +14,13 @@ from torch.optim import Optimizer
 from counterpoint.core.artifacts import read_tensors, write_tensors
 from counterpoint.core.errors import CounterpointError
 from counterpoint.core.seeding import generator
-from counterpoint.nets.learner import Learner
+from counterpoint.nets.learner import StackTraining
 from counterpoint.nets.optimizers import adam, clip_members
 from counterpoint.nets.stacked import StackedMLP, initialise, unstack
 from counterpoint.nets.training import Monitor, Schedule, Trained, train
 
 
-class Regression(Learner):
+class Regression(StackTraining):
     """Member k learns the sine of its inputs; `scores` are what its validations say, one list a member."""
 
     x: Tensor

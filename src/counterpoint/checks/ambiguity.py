@@ -14,7 +14,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from counterpoint.checks.findings import Finding, Sample, draw
+from counterpoint.checks.findings import (
+    CheckSample,
+    Finding,
+    draw,
+)
 from counterpoint.data.transitions import Transitions
 from counterpoint.models.scm.base import SCMRecipe, StructuralCausalModel
 from counterpoint.models.scm.density import DensitySCM
@@ -27,7 +31,7 @@ ORDERS = 0.4
 """Distance between answers from different orders of the columns, in the same unit, that hardly matters."""
 
 
-def agreement(sample: Sample) -> Finding:
+def agreement(sample: CheckSample) -> Finding:
     """Spread between the ensemble members' counterfactuals, in standard deviations of the effect."""
     answers = sample.member_counterfactuals()
     value = _relative(answers - answers.mean(0), sample, answers.mean(0)) if len(answers) > 1 else 0.0
@@ -41,7 +45,7 @@ def agreement(sample: Sample) -> Finding:
     return Finding("agreement", value, AGREEMENT, passed, sentence, grave=False)
 
 
-def turning(sample: Sample) -> Finding:
+def turning(sample: CheckSample) -> Finding:
     """How much rests on each column keeping its own noise: distance to an SCM of the same law whose noises turn."""
     if _normal(sample) < 2:
         sentence = "Nothing can turn: fewer than two state columns are continuous, so no two can swap their chances."
@@ -57,7 +61,7 @@ def turning(sample: Sample) -> Finding:
     return Finding("own noise", value, TURNING, passed, sentence, grave=False)
 
 
-def turned_noise(sample: Sample) -> Float[Tensor, "m n u"]:
+def turned_noise(sample: CheckSample) -> Float[Tensor, "m n u"]:
     """R(a')·R(a)ᵀ·u: pairs of normal noises turned by a difference of angles, half a turn across the action space.
 
     Correlated noises are turned among their principal axes, which keeps their joint law.
@@ -94,7 +98,7 @@ def order_ambiguity(
     return Finding("order of the columns", value, ORDERS, passed, sentence, grave=False)
 
 
-def _normal(sample: Sample) -> int:
+def _normal(sample: CheckSample) -> int:
     """How many noises are standard normal; they come first, and the others (Gumbel) keep no law when turned."""
     return sample.model.mechanism.normal_noise
 
@@ -106,12 +110,12 @@ def _distance(first: StructuralCausalModel, second: StructuralCausalModel, data:
     return _relative(one - other, sample, one)
 
 
-def _relative(difference: Tensor, sample: Sample, counterfactual: Tensor) -> float:
+def _relative(difference: Tensor, sample: CheckSample, counterfactual: Tensor) -> float:
     """Root mean square over members, rows and columns, each column in standard deviations of its effect."""
     return float((difference / sample.effect_scale(counterfactual)).square().mean().sqrt())
 
 
-def _angle(sample: Sample, action: Float[Tensor, "n a"]) -> Float[Tensor, "n 1"]:
+def _angle(sample: CheckSample, action: Float[Tensor, "n a"]) -> Float[Tensor, "n 1"]:
     """From 0 to π across the action space; the columns weigh differently, so that unordered treatments differ too."""
     space = sample.model.actions
     low, high = action.new_tensor(space.low), action.new_tensor(space.high)

@@ -15,7 +15,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from counterpoint.checks.ambiguity import agreement, turning
-from counterpoint.checks.findings import CheckReport, Finding, Sample, draw
+from counterpoint.checks.findings import (
+    CheckReport,
+    CheckSample,
+    Finding,
+    draw,
+)
 from counterpoint.checks.independence import Dependence, gram, holm, hsic, kolmogorov, prior_quantiles, standard
 from counterpoint.checks.support import support
 from counterpoint.core.seeding import generator
@@ -59,7 +64,7 @@ def check_scm(model: StructuralCausalModel, rows: Transitions, seed: int = 0, th
     return report(draw(model, rows, seed, theta))
 
 
-def report(sample: Sample, progress: Progress = silent) -> CheckReport:
+def report(sample: CheckSample, progress: Progress = silent) -> CheckReport:
     """Every check on a drawn sample."""
     tested = (round_trip, monotone, independence, calibration, copula_invariance, better_than_mean)
     findings: list[Finding] = []
@@ -69,7 +74,7 @@ def report(sample: Sample, progress: Progress = silent) -> CheckReport:
     return CheckReport(tuple(findings), len(sample.rows), sample.held_out, sample.model.state_names)
 
 
-def round_trip(sample: Sample) -> Finding:
+def round_trip(sample: CheckSample) -> Finding:
     """Abduct, then predict under the same action: the seen next state must come back from every member."""
     again = sample.predict(sample.rows.action, sample.abducted())
     error = (again - sample.rows.next_state) / spread(sample.change)
@@ -80,7 +85,7 @@ def round_trip(sample: Sample) -> Finding:
     return Finding("round trip", value, ROUND_TRIP, passed, sentence)
 
 
-def monotone(sample: Sample) -> Finding:
+def monotone(sample: CheckSample) -> Finding:
     """∂s'_i/∂u_i > 0 by autograd, and s'_i rises with a step of u_i, at fresh noises under both actions."""
     normal, actions = sample.model.mechanism.normal_noise, (sample.rows.action, sample.alternative)
     falls = [_falls(sample, action, i).float().mean() for action in actions for i in range(normal)]
@@ -95,7 +100,7 @@ def monotone(sample: Sample) -> Finding:
     return Finding("monotone", value, 0.0, passed, f"The next state {words} with its chance, as Theorem 1 demands.")
 
 
-def independence(sample: Sample) -> Finding:
+def independence(sample: CheckSample) -> Finding:
     """HSIC of every noise column, and of all together, with the action and with state and action."""
     columns = [gram(column[..., None]).mean(0) for column in sample.noise.permute(2, 1, 0)]
     names = [_noise_name(sample, i) for i in range(len(columns))]
@@ -114,13 +119,13 @@ def independence(sample: Sample) -> Finding:
     return Finding("independent noise", tests[worst].effect, INDEPENDENCE, passed, sentence, p_value)
 
 
-def quantiles(sample: Sample) -> Float[Tensor, "n m u"]:
+def quantiles(sample: CheckSample) -> Float[Tensor, "n m u"]:
     """Where each seen next state lies in the law the model foresaw: uniform between 0 and 1 if the law is right."""
     prior = sample.model.mechanism.prior(100_000, generator(sample.seed, "prior")).to(sample.noise)
     return prior_quantiles(sample.noise, prior)
 
 
-def calibration(sample: Sample) -> Finding:
+def calibration(sample: CheckSample) -> Finding:
     """Kolmogorov–Smirnov distance of the implied quantiles from uniform, column by column."""
     tests = [kolmogorov(column) for column in quantiles(sample).unbind(-1)]
     worst, p_value, passed = _judge(tests, CALIBRATION)
@@ -133,7 +138,7 @@ def calibration(sample: Sample) -> Finding:
     return Finding("calibration", tests[worst].effect, CALIBRATION, passed, sentence, p_value)
 
 
-def copula_invariance(sample: Sample) -> Finding:
+def copula_invariance(sample: CheckSample) -> Finding:
     """Whether the dependence between two noise columns changes with state and action.
 
     Linear HSIC on products of centred quantiles, signed and folded: it sees the mean product move, that is a rank
@@ -158,7 +163,7 @@ def copula_invariance(sample: Sample) -> Finding:
     return Finding("fixed coupling", tests[worst].effect, COPULA, passed, sentence, p_value)
 
 
-def better_than_mean(sample: Sample) -> Finding:
+def better_than_mean(sample: CheckSample) -> Finding:
     """Energy score of fresh draws over that of the best point: the draws' own mean, or a straight line."""
     scale = spread(sample.change)
     random = generator(sample.seed, "draws")
@@ -178,7 +183,7 @@ def energy_score(draws: Float[Tensor, "d n s"], seen: Float[Tensor, "n s"]) -> f
     return float((draws - seen).norm(dim=-1).mean() - 0.5 * apart)
 
 
-def supported(sample: Sample) -> Finding:
+def supported(sample: CheckSample) -> Finding:
     """Share of alternative actions that are far from every action taken in similar states."""
     value = support(sample.rows, sample.alternative, sample.logged).outside
     passed = value <= OUTSIDE
@@ -197,7 +202,7 @@ def _judge(tests: list[Dependence], limit: float) -> tuple[int, float, bool]:
     return worst, adjusted[worst], not any(bad)
 
 
-def _falls(sample: Sample, action: Action, which: int) -> Tensor:
+def _falls(sample: CheckSample, action: Action, which: int) -> Tensor:
     """Where a column does not rise with its own noise, by its derivative (where it has one) or by a step of a tenth."""
     column = sample.model.mechanism.noise_columns[which]
     model, rows, members = sample.model, sample.rows, sample.model.mechanism.members
@@ -235,5 +240,5 @@ def _straight_line(context: Float[Tensor, "n c"], change: Float[Tensor, "n s"]) 
     return torch.from_numpy(cross_val_predict(Ridge(alpha=1e-3), x, y, cv=halves)).to(change).view_as(change)
 
 
-def _noise_name(sample: Sample, which: int) -> str:
+def _noise_name(sample: CheckSample, which: int) -> str:
     return f"'{sample.model.state_names[sample.model.mechanism.noise_columns[which]]}'"

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from counterpoint.checks.ambiguity import turned_noise
 from counterpoint.checks.assumptions import quantiles
-from counterpoint.checks.findings import Sample
+from counterpoint.checks.findings import CheckSample
 from counterpoint.checks.support import support
 
 
@@ -34,7 +34,7 @@ class CheckFigureData:
     """The same between the model and one with rotated noises; None for a single noise or state column."""
 
 
-def figure_data(sample: Sample) -> CheckFigureData:
+def figure_data(sample: CheckSample) -> CheckFigureData:
     """Compute the numbers of the figure."""
     names = sample.model.state_names
     scores = support(sample.rows, sample.alternative, sample.logged)

@@ -42,7 +42,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Sample:
+class CheckSample:
     """The rows a model is examined on, with one alternative action for each, and the noise it finds in them."""
 
     model: StructuralCausalModel
@@ -173,7 +173,7 @@ def draw(
     rows: Transitions,
     seed: int,
     theta: Theta = NO_THETA,
-) -> Sample:
+) -> CheckSample:
     """At most `SAMPLE` real rows with a next state, and an alternative action from the action space for each."""
     usable = (~rows.imagined & rows.has_next).nonzero()[:, 0]
     if len(usable) < 50:
@@ -185,4 +185,4 @@ def draw(
     alternative = rows.actions.sample(len(chosen), generator(seed, "alternative")).to(model.device)
     noise = model.posterior(chosen, generator(seed, "posterior"), each).view(len(chosen), model.mechanism.members, -1)
     logged = rows[picked[:LOGGED]].to(model.device)
-    return Sample(model, chosen, each, alternative, noise, logged, not model.has_seen(rows), seed)
+    return CheckSample(model, chosen, each, alternative, noise, logged, not model.has_seen(rows), seed)

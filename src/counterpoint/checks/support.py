@@ -17,7 +17,7 @@ from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
 
 NEIGHBOURS = 50
-"""Similar states that are asked which actions were taken there."""
+"""Number of similar states whose actions are compared."""
 RARE = 0.99
 """A dose is outside the support where it is farther from its neighbours' doses than 99% of the doses really taken."""
 
@@ -53,7 +53,7 @@ class Threshold:
 
 
 @dataclass(frozen=True)
-class Support:
+class SupportDistances:
     """Distances, in standard deviations of the logged actions, to the nearest action taken in similar states."""
 
     taken: Float[Tensor, " n"]
@@ -67,7 +67,7 @@ class Support:
         return float((self.alternative > self.limit).float().mean())
 
 
-class Similar:
+class SimilarRows:
     """Which logged rows are like a state, and how far a state may be from all of them before it is like none."""
 
     def __init__(self, logged: Transitions, neighbours: int = NEIGHBOURS, most: int = MOST, seed: int = 0) -> None:
@@ -154,7 +154,7 @@ TAIL = 0.05
 
 
 def near_doses(
-    similar: Similar, state: Float[Tensor, "n s"], action: Float[Tensor, "n a"]
+    similar: SimilarRows, state: Float[Tensor, "n s"], action: Float[Tensor, "n a"]
 ) -> tuple[Float[Tensor, " n"], Bool[Tensor, " n"]]:
     """Share of the similar rows in which about that dose was given, and whether there are similar rows."""
     rows, known = similar.rows(state)
@@ -172,7 +172,7 @@ def _dose_range(given: Float[Tensor, "n a"]) -> Float[Tensor, " a"]:
 
 def support(
     rows: Transitions, alternative: Float[Tensor, "n a"], logged: Transitions, neighbours: int = NEIGHBOURS
-) -> Support:
+) -> SupportDistances:
     """Score one alternative action for each of `rows` against the `logged` rows, of which they may be a part.
 
     A treatment from a finite list must have been given to one of the similar states; a dose must be near one given.
@@ -182,7 +182,7 @@ def support(
     given = logged.action[similar] / scale
     taken = _nearest(rows.action / scale, given)
     limit = 1e-4 if isinstance(logged.actions, Discrete) else float(taken.quantile(RARE))
-    return Support(taken, _nearest(alternative / scale, given), limit)
+    return SupportDistances(taken, _nearest(alternative / scale, given), limit)
 
 
 def similar_rows(rows: Transitions, logged: Transitions, neighbours: int) -> Tensor:

@@ -20,7 +20,7 @@ from counterpoint.data.far_values import near
 from counterpoint.data.jobs import Categories, Job, context, identity, pad, spread_levels
 from counterpoint.learners.rollout_rows import NAMES, RolloutReplay
 from counterpoint.nets.dueling import DuelingQ
-from counterpoint.nets.learner import Learner
+from counterpoint.nets.learner import StackTraining
 from counterpoint.nets.optimizers import adam, clip_members
 from counterpoint.nets.stacked import initialise
 from counterpoint.nets.training import Monitor, Schedule, Trained, train
@@ -150,7 +150,7 @@ def greedy_by(task: Task, job: Job) -> QLoss:
     return QLoss(discrete(task), DoubleQ(task.discount), categories=job.data.schema.categories)
 
 
-class QLearner(Learner):
+class QLearner(StackTraining):
     """K Q-networks in training, each on its own table."""
 
     state: Tensor

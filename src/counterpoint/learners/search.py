@@ -31,7 +31,10 @@ from counterpoint.learners.evolution import CrossEntropy, EvolutionStrategy
 from counterpoint.models.base import Model, Recipe
 from counterpoint.models.scm.density import DensitySCM
 from counterpoint.models.scm.posterior import PosteriorDraws
-from counterpoint.nets.learner import Learner, Replayed
+from counterpoint.nets.learner import (
+    Replayed,
+    StackTraining,
+)
 from counterpoint.nets.training import Monitor, Schedule, train
 from counterpoint.policies.base import Kept, Learned, ModelBased, saved_verdict
 from counterpoint.policies.rule import OrderedDose, Rule, ScoredActions, is_ordered, logged_doses, middle_doses
@@ -149,7 +152,7 @@ class Incumbents(nn.Module):
         self.register_buffer("returns", torch.zeros(jobs, members))
 
 
-class SearchLearner(Learner):
+class SearchLearner(StackTraining):
     """K searches, each in its own model and from R first draws; an update is a round."""
 
     state: Tensor

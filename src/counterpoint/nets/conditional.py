@@ -13,7 +13,10 @@ from torch import Tensor, nn
 
 from counterpoint.core.errors import CounterpointError
 from counterpoint.data.jobs import Padded
-from counterpoint.nets.laws import Law, Raw
+from counterpoint.nets.laws import (
+    Law,
+    LawParameters,
+)
 from counterpoint.nets.stacked import StackedLinear, StackedMLP, Standardizer, columns
 
 Parents = tuple[tuple[int, ...], ...]
@@ -97,7 +100,7 @@ class ConditionalLaw(nn.Module):
         """Log density, and the context's raw numbers behind it."""
         raw, rest = self._explained(context, y)
         # Rows last, as they lie in memory.
-        log_prob = self.law.log_prob(Raw(*(part.transpose(1, 2) for part in raw)), rest.mT).mT
+        log_prob = self.law.log_prob(LawParameters(*(part.transpose(1, 2) for part in raw)), rest.mT).mT
         return log_prob - (self.y.scale * self.rest_scale).log(), raw.own
 
     def abduct(self, context: Float[Tensor, "k n c"], y: Float[Tensor, "k n d"]) -> Float[Tensor, "k n d"]:
@@ -127,7 +130,7 @@ class ConditionalLaw(nn.Module):
         laws = map(self._law_of, others)
         return [torch.addcmul(line, self.law.restore(raw, residual), self.y.scale) for raw, line in laws]
 
-    def _explained(self, context: Tensor, y: Tensor) -> tuple[Raw, Float[Tensor, "k n d"]]:
+    def _explained(self, context: Tensor, y: Tensor) -> tuple[LawParameters, Float[Tensor, "k n d"]]:
         """The law's raw numbers, and what the lines leave of y in units of its spread."""
         if not self.triangular:
             raw, line = self._law_of(context)
@@ -136,13 +139,13 @@ class ConditionalLaw(nn.Module):
         rest = (y - self.y.mean - inputs @ self.slope) / self.y.scale
         return self._raw_given(inputs, rest), (rest - rest @ self.parent_slope) / self.rest_scale
 
-    def _law_of(self, context: Float[Tensor, "k n c"]) -> tuple[Raw, Float[Tensor, "k n d"]]:
+    def _law_of(self, context: Float[Tensor, "k n c"]) -> tuple[LawParameters, Float[Tensor, "k n d"]]:
         """The raw numbers and the line of a diagonal law, rows side by side in memory: every number is contiguous."""
         inputs = (columns(context) - self.context.mean.mT) / self.context.scale.mT
         k, _, n = inputs.shape
         line = torch.baddbmm(self.y.mean.mT, self.slope.mT, inputs).mT
         own = self.net.columns(inputs).view(k, self.law.width, self.size, n).permute(0, 3, 2, 1)
-        return Raw(own, self.shared.view(k, 1, self.size, self.law.shared)), line
+        return LawParameters(own, self.shared.view(k, 1, self.size, self.law.shared)), line
 
     def _predict_in_order(self, context: Tensor, noise: Tensor, held: Mapping[int, float]) -> Tensor:
         """Coordinate after coordinate, parents first."""
@@ -158,15 +161,15 @@ class ConditionalLaw(nn.Module):
     def _predict_one(self, i: int, inputs: Tensor, rest: Tensor, noise: Float[Tensor, "k n"]) -> Float[Tensor, "k n"]:
         """Coordinate i, given the rests of its parents."""
         own, shared = self._raw_given(inputs, rest)
-        drawn = self.law.predict(Raw(own[..., i, :], shared[..., i, :]), noise)
+        drawn = self.law.predict(LawParameters(own[..., i, :], shared[..., i, :]), noise)
         return (rest @ self.parent_slope[..., i : i + 1])[..., 0] + drawn * self.rest_scale[..., i]
 
-    def _raw_given(self, inputs: Float[Tensor, "k n c"], rest: Float[Tensor, "k n d"]) -> Raw:
+    def _raw_given(self, inputs: Float[Tensor, "k n c"], rest: Float[Tensor, "k n d"]) -> LawParameters:
         """The raw numbers of a triangular law, coordinate after coordinate, given the rests of its parents."""
         k, n, _ = inputs.shape
         both = torch.cat([inputs[:, None].expand(-1, self.size, -1, -1), rest[:, None] * self.parents[:, None]], -1)
         own = self.net.columns(columns(both.flatten(0, 1))).view(k, self.size, self.law.width, n).permute(0, 3, 1, 2)
-        return Raw(own, self.shared.view(k, 1, self.size, self.law.shared))
+        return LawParameters(own, self.shared.view(k, 1, self.size, self.law.shared))
 
 
 def _regression(x: Float[Tensor, "k n c"], y: Float[Tensor, "k n d"]) -> Float[Tensor, "k c d"]:

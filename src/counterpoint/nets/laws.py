@@ -22,7 +22,7 @@ LARGEST_LOG_SCALE = 7.0
 """A standard deviation lies within e^± this."""
 
 
-class Raw(NamedTuple):
+class LawParameters(NamedTuple):
     """The raw numbers of a law: `own` depend on the context, `shared` are the same in every context."""
 
     own: Float[Tensor, "*n w"]
@@ -46,26 +46,26 @@ def log_normal(u: Tensor) -> Tensor:
     return -0.5 * u.square() - LOG_ROOT_TWO_PI
 
 
-class Plain(ABC):
+class UnsharedLaw(ABC):
     """A law whose shape no two contexts share: its residual is its noise."""
 
     @abstractmethod
-    def abduct(self, raw: Raw, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    def abduct(self, raw: LawParameters, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         """The noise behind y."""
 
     @abstractmethod
-    def predict(self, raw: Raw, u: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    def predict(self, raw: LawParameters, u: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         """What the noise leads to."""
 
-    def residual(self, raw: Raw, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    def residual(self, raw: LawParameters, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         return self.abduct(raw, y)
 
-    def restore(self, raw: Raw, residual: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    def restore(self, raw: LawParameters, residual: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         return self.predict(raw, residual)
 
 
 @dataclass(frozen=True)
-class Gaussian(Plain):
+class Gaussian(UnsharedLaw):
     """y = μ + σ·u."""
 
     @property
@@ -76,18 +76,18 @@ class Gaussian(Plain):
     def shared(self) -> int:
         return 0
 
-    def log_prob(self, raw: Raw, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    def log_prob(self, raw: LawParameters, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         return log_normal(self.abduct(raw, y)) - bounded_log_scale(raw.own[..., 1])
 
-    def abduct(self, raw: Raw, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    def abduct(self, raw: LawParameters, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         return (y - raw.own[..., 0]) * torch.exp(-bounded_log_scale(raw.own[..., 1]))
 
-    def predict(self, raw: Raw, u: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    def predict(self, raw: LawParameters, u: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         return torch.addcmul(raw.own[..., 0], u, torch.exp(bounded_log_scale(raw.own[..., 1])))
 
 
 @dataclass(frozen=True)
-class Spline(Plain):
+class Spline(UnsharedLaw):
     """y = μ + σ·spline⁻¹(u): location-scale, its noise bent by a rational-quadratic spline (Durkan et al. 2019)."""
 
     bins: Positive = 8
@@ -104,14 +104,14 @@ class Spline(Plain):
     def shared(self) -> int:
         return 0
 
-    def log_prob(self, raw: Raw, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    def log_prob(self, raw: LawParameters, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         u, log_slope = _spline(raw.own[..., 2:], self.bins).call_and_ladj(Gaussian().abduct(raw, y))
         return log_normal(u) + log_slope - bounded_log_scale(raw.own[..., 1])
 
-    def abduct(self, raw: Raw, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    def abduct(self, raw: LawParameters, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         return _through(_spline(raw.own[..., 2:], self.bins), Gaussian().abduct(raw, y))
 
-    def predict(self, raw: Raw, u: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    def predict(self, raw: LawParameters, u: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         return Gaussian().predict(raw, _through(_spline(raw.own[..., 2:], self.bins).inv, u))
 
 
@@ -146,40 +146,40 @@ class SkewedSpline:
     def shared(self) -> int:
         return 3 * self.bins - 1
 
-    def log_prob(self, raw: Raw, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    def log_prob(self, raw: LawParameters, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         z, log_slope = unbend(y, raw.own.movedim(-1, 0), self.knots, LARGEST_LOG_SCALE, self.steepest)
         return self._base(raw).log_density(z) + log_slope
 
-    def abduct(self, raw: Raw, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    def abduct(self, raw: LawParameters, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         return self._base(raw).forward(self.residual(raw, y))
 
-    def predict(self, raw: Raw, u: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    def predict(self, raw: LawParameters, u: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         return self.restore(raw, self._base(raw).inverse(u))
 
-    def residual(self, raw: Raw, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    def residual(self, raw: LawParameters, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         """base(u): a counterfactual can go through it and leave the noise itself unknown."""
         z = Gaussian().abduct(raw, y)
         for knot, s in reversed(self._bends(raw)):
             z = _unbend(z - knot, s) + knot
         return z
 
-    def restore(self, raw: Raw, residual: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    def restore(self, raw: LawParameters, residual: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         z, one = residual, residual.new_ones(())
         for knot, s in self._bends(raw):
             x = z - knot
             z = torch.addcmul(z - s, s, torch.addcmul(one, x, x).sqrt_())
         return Gaussian().predict(raw, z)
 
-    def _base(self, raw: Raw) -> SplineTable:
+    def _base(self, raw: LawParameters) -> SplineTable:
         return SplineTable(raw.shared, self.bins)
 
-    def _bends(self, raw: Raw) -> list[tuple[float, Tensor]]:
+    def _bends(self, raw: LawParameters) -> list[tuple[float, Tensor]]:
         strengths = bounded(raw.own[..., 2:], self.steepest)
         return list(zip(self.knots, strengths.unbind(-1), strict=True))
 
 
 @dataclass(frozen=True)
-class Mixture(Plain):
+class Mixture(UnsharedLaw):
     """y is the Φ(u)-quantile of a mixture of Gaussians: Theorem 1 made literal, α = F(y | s, a)."""
 
     components: Positive = 5
@@ -196,23 +196,23 @@ class Mixture(Plain):
     def shared(self) -> int:
         return 0
 
-    def _parts(self, raw: Raw) -> tuple[Tensor, Tensor, Tensor]:
+    def _parts(self, raw: LawParameters) -> tuple[Tensor, Tensor, Tensor]:
         """Log weights, means and log standard deviations; the means start apart, for alike they would stay alike."""
         logits, means, scales = raw.own.split(self.components, dim=-1)
         # Made where it is needed: a graph of a GPU's work cannot hold a copy from elsewhere.
         apart = torch.linspace(-1.5, 1.5, self.components, dtype=means.dtype, device=means.device)
         return logits.log_softmax(-1), means + apart * (self.components > 1), bounded_log_scale(scales)
 
-    def log_prob(self, raw: Raw, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    def log_prob(self, raw: LawParameters, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         weights, means, scales = self._parts(raw)
         standard = (y[..., None] - means) * torch.exp(-scales)
         return torch.logsumexp(weights + log_normal(standard) - scales, -1)
 
-    def abduct(self, raw: Raw, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    def abduct(self, raw: LawParameters, y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         """u = Φ⁻¹(F(y)), computed from the smaller tail so that far values keep their digits."""
         return _mixture_noise(self._parts(raw), y)
 
-    def predict(self, raw: Raw, u: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    def predict(self, raw: LawParameters, u: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         """The quantile by bisection between the components' own quantiles, which always bracket it."""
         parts = self._parts(raw)
         quantiles = parts[1] + u[..., None] * torch.exp(parts[2])

@@ -19,7 +19,7 @@ EAGER_CALLS = 5
 Tensors = dict[str, Tensor]
 
 
-class Learner(nn.Module, ABC):
+class StackTraining(nn.Module, ABC):
     """K members in training. Everything that training changes is a parameter or a persistent buffer of this module."""
 
     allow_tf32: bool = False
@@ -117,7 +117,7 @@ def _nothing_collected() -> Iterator[None]:
 class Stepper:
     """Runs one update after another from draws [steps, K, …] that are loaded chunk by chunk."""
 
-    def __init__(self, learner: Learner) -> None:
+    def __init__(self, learner: StackTraining) -> None:
         self.learner = learner
         self.device = next(learner.network().parameters()).device
         self.update = Replayed(self._update, learner.eager_updates)

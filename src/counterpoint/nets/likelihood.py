@@ -16,7 +16,7 @@ from counterpoint.core.seeding import derive, generator
 from counterpoint.core.settings import Amount, Positive, Rate, Share, Weight, check_settings
 from counterpoint.data.jobs import Padded, pad
 from counterpoint.nets.derivatives import departure
-from counterpoint.nets.learner import Learner
+from counterpoint.nets.learner import StackTraining
 from counterpoint.nets.optimizers import adam, clip_members
 from counterpoint.nets.stacked import initialise
 from counterpoint.nets.training import Monitor, Schedule, Trained, train
@@ -82,7 +82,7 @@ class VariationPenalty:
         return self.weight / rows.sqrt() * departure(raw, DEPARTURE, 1e-6)
 
 
-class LikelihoodLearner(Learner):
+class LikelihoodTraining(StackTraining):
     """Maximum likelihood with the best step chosen on held-out rows, which nothing else is learned from."""
 
     context: Tensor
@@ -226,6 +226,6 @@ def fit_by_likelihood(
     monitor.report(monitor.name, 0, how.schedule.steps)
     networks = getattr(law, "networks_per_member", 1)
     initialise(law, [derive(seed, i) if networks > 1 else seed for seed in seeds for i in range(networks)])
-    trained = train(LikelihoodLearner(law, tables, seeds, how, penalty), how.schedule, seeds, identity, monitor)
+    trained = train(LikelihoodTraining(law, tables, seeds, how, penalty), how.schedule, seeds, identity, monitor)
     law.eval()
     return trained

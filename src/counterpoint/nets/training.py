@@ -26,7 +26,11 @@ from counterpoint.core.artifacts import read_tensors, under, write_tensors, writ
 from counterpoint.core.errors import CounterpointError
 from counterpoint.core.seeding import generator
 from counterpoint.core.settings import Count, Positive, Weight, check_settings
-from counterpoint.nets.learner import CHUNK, Learner, Stepper
+from counterpoint.nets.learner import (
+    CHUNK,
+    StackTraining,
+    Stepper,
+)
 from counterpoint.nets.optimizers import flushing_denormals
 from counterpoint.nets.stacked import per_member
 
@@ -110,7 +114,7 @@ class Trained:
     log: list[dict[str, float]]
 
 
-def train(learner: Learner, schedule: Schedule, seeds: Sequence[int], identity: str, monitor: Monitor) -> Trained:
+def train(learner: StackTraining, schedule: Schedule, seeds: Sequence[int], identity: str, monitor: Monitor) -> Trained:
     """Train every member of `learner` for the schedule; leave the selected weights in `learner.network()`.
 
     `identity` says what is trained on what: a checkpoint of something else is refused, not resumed.
@@ -149,7 +153,7 @@ class _Run:
     """One training run and all its state."""
 
     def __init__(
-        self, learner: Learner, schedule: Schedule, seeds: Sequence[int], identity: str, monitor: Monitor
+        self, learner: StackTraining, schedule: Schedule, seeds: Sequence[int], identity: str, monitor: Monitor
     ) -> None:
         self.learner, self.schedule, self.identity, self.monitor = learner, schedule, identity, monitor
         self.randoms = [generator(seed, "minibatches") for seed in seeds]

@@ -13,7 +13,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from counterpoint.checks.support import MOST, NEIGHBOURS, Similar
+from counterpoint.checks.support import (
+    MOST,
+    NEIGHBOURS,
+    SimilarRows,
+)
 from counterpoint.core.errors import CounterpointError, require
 from counterpoint.core.seeding import derive, generator
 from counterpoint.core.settings import Amount, Checked, Fraction, Positive, Share, checked
@@ -172,7 +176,7 @@ class NearestNeighbours(BehaviourModel):
     """Rows that are searched, at most; a random sample of more."""
 
     def predict(self, train: Transitions, test: Transitions, seed: int) -> Float[Tensor, "n a"]:
-        similar = Similar(train, self.neighbours, self.most, seed)
+        similar = SimilarRows(train, self.neighbours, self.most, seed)
         neighbours, _ = similar.nearest(test.state)
         return similar.counted(neighbours, _actions(train).count) / similar.count
 

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from counterpoint.checks.support import Similar
+from counterpoint.checks.support import SimilarRows
 from counterpoint.core.errors import require
 from counterpoint.core.seeding import derive, generator
 from counterpoint.data.jobs import spread_levels
@@ -94,7 +94,7 @@ def untried_actions(rows: Transitions, log: Transitions, actions: int, seed: int
 
 
 def _tried_in_similar_states(rows: Transitions, log: Transitions, actions: int, seed: int) -> Bool[Tensor, "n a"]:
-    similar = Similar(log, seed=seed)
+    similar = SimilarRows(log, seed=seed)
     neighbours, _ = similar.nearest(rows.state)
     other_subject = similar.logged.subject[neighbours] != rows.subject[:, None]
     action = torch.where(other_subject, similar.logged.action_index[neighbours], actions)

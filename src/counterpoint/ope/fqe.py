@@ -33,7 +33,7 @@ from counterpoint.core.settings import Amount, Checked, Count, checked
 from counterpoint.data.jobs import spread_levels
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
-from counterpoint.nets.learner import Learner
+from counterpoint.nets.learner import StackTraining
 from counterpoint.nets.training import Monitor, Schedule, train
 from counterpoint.ope.problem import Episodes, OPEData
 from counterpoint.policies.base import action_numbers
@@ -255,7 +255,7 @@ class RandomFeatures:
         return torch.cat([mass, z * mass, probability, hidden], 1)
 
 
-class FittedQ(Learner):
+class FittedQ(StackTraining):
     """Backups of all members: update j computes w_j from w_{j−1}."""
 
     eager_updates = sys.maxsize

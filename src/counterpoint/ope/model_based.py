@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from counterpoint.checks.support import Similar
+from counterpoint.checks.support import SimilarRows
 from counterpoint.core.errors import CounterpointError, require
 from counterpoint.core.seeding import derive, generator
 from counterpoint.core.settings import Count, Positive, Share, checked
@@ -328,7 +328,7 @@ def _support(
     shape = state.shape[:3]
     if logged is None or not isinstance(logged.actions, Discrete):
         return torch.full(shape, torch.nan)
-    similar = Similar(logged)
+    similar = SimilarRows(logged)
     counts = similar.counted(similar.nearest(state.flatten(0, 2))[0], logged.actions.count)
     share = counts.float() / counts.sum(1, keepdim=True).clamp(min=1)
     return share.gather(1, logged.actions.index(action.flatten(0, 2))[:, None])[:, 0].view(shape)

@@ -12,7 +12,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from counterpoint.checks.support import Similar, near_doses
+from counterpoint.checks.support import (
+    SimilarRows,
+    near_doses,
+)
 from counterpoint.core.seeding import generator
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
@@ -122,7 +125,7 @@ def action_effects(
     noise = model.prior(DRAWS, generator(0, "imagined"))
     after = torch.stack([_next_states(model, median, choices.features, noise) for median in state])
     low, high = after.quantile(torch.tensor(MIDDLE, dtype=after.dtype), 2)
-    similar = Similar(rows, SIMILAR, LOGGED)
+    similar = SimilarRows(rows, SIMILAR, LOGGED)
     taken, has_similar = _taken(similar, state, choices)
     return ActionEffects(state, after.mean(2), low, high, taken, similar.count, tuple(has_similar.tolist()))
 
@@ -139,7 +142,7 @@ def _next_states(
 
 
 def _taken(
-    similar: Similar, state: Float[Tensor, "g s"], choices: Choices
+    similar: SimilarRows, state: Float[Tensor, "g s"], choices: Choices
 ) -> tuple[Float[Tensor, "g actions"], Bool[Tensor, " g"]]:
     """Number of similar rows with each action, or about its dose; and whether there are similar rows."""
     if isinstance(similar.logged.actions, Discrete):

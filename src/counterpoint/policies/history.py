@@ -7,7 +7,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from counterpoint.checks.support import Similar, Threshold
+from counterpoint.checks.support import (
+    SimilarRows,
+    Threshold,
+)
 from counterpoint.core.settings import Share, checked
 from counterpoint.data.schema import agree
 from counterpoint.data.spaces import Discrete
@@ -112,7 +115,7 @@ def recommend_to(
         if not isinstance(policy.actions, Discrete) and advice.action is not None:
             advice = replace(advice, value=float(found.mean))
     telling = 0 if model is None or not len(history.rows) else int(model.informative_rows(rows).sum())
-    notes += _contradicted(advice, threshold, Similar(logged, seed=seed).count)
+    notes += _contradicted(advice, threshold, SimilarRows(logged, seed=seed).count)
     record = _recognised(met, telling)
     return PersonalAdvice(policy.verdict, advice, _intervals(advice, found), record, tuple(n for n in notes if n))
 

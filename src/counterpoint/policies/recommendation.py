@@ -14,7 +14,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from counterpoint.checks.support import Similar, Threshold, near_doses
+from counterpoint.checks.support import (
+    SimilarRows,
+    Threshold,
+    near_doses,
+)
 from counterpoint.core.settings import Share, checked
 from counterpoint.data.returns import ReturnRange
 from counterpoint.data.schema import agree
@@ -131,7 +135,7 @@ def advise(
     if not isinstance(policy.actions, Discrete):
         return _doses(policy, patients, logged, seed, threshold, strange, notes)
     labels = policy.schema.labels()
-    similar = Similar(logged, seed=seed)
+    similar = SimilarRows(logged, seed=seed)
     taken, known = similar.taken(patients.state, len(labels))
     wanted = policy.actions.index(policy.act(patients.state))
     advice = []
@@ -176,7 +180,7 @@ def _doses(
 ) -> tuple[Advice, ...]:
     """Continuous doses: none is recommended that too few alike were given about as much of."""
     wanted = policy.act(patients.state)
-    similar = Similar(logged, seed=seed)
+    similar = SimilarRows(logged, seed=seed)
     share, known = near_doses(similar, patients.state, wanted)
     supported = threshold.met((share * similar.count).round(), similar.count)
     advice = []

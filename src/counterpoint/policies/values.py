@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from counterpoint.checks.support import Similar
+from counterpoint.checks.support import SimilarRows
 from counterpoint.core.errors import CounterpointError, require
 from counterpoint.core.seeding import generator
 from counterpoint.core.settings import Count, Fraction, Positive, checked
@@ -164,7 +164,7 @@ def _values(
 def _check_like(states: Float[Tensor, "n s"], logged: Transitions | None) -> None:
     if logged is None:
         return
-    unlike = (~Similar(logged).rows(states)[1]).nonzero()
+    unlike = (~SimilarRows(logged).rows(states)[1]).nonzero()
     require(
         len(unlike) == 0,
         f"the state at row {int(unlike[0]) if len(unlike) else 0} is unlike every state of the log; leave it out, or"

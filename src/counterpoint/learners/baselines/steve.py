@@ -23,8 +23,14 @@ from counterpoint.core.seeding import derive
 from counterpoint.core.settings import Count, Positive, check_settings
 from counterpoint.data.jobs import Job, context, identity
 from counterpoint.learners.d3qn import D3QN, QLearner, QLoss, kept_by, table, voter_seeds
-from counterpoint.models.dynamics.base import DynamicsModel, HeadNetwork
-from counterpoint.models.dynamics.deterministic import Deterministic, Point
+from counterpoint.models.dynamics.base import (
+    DynamicsModel,
+    LawNetwork,
+)
+from counterpoint.models.dynamics.deterministic import (
+    Deterministic,
+    PointLaw,
+)
 from counterpoint.nets.dueling import DuelingQ
 from counterpoint.nets.likelihood import fit_by_likelihood
 from counterpoint.nets.stacked import initialise
@@ -109,14 +115,14 @@ class ValueExpansion(PolicyLearner):
         recipe = replace(self.model, ensemble=self.dynamics)
         return recipe.fit_many([replace(job, seed=derive(job.seed, "model")) for job in jobs], monitor, device)
 
-    def _fit_rewards(self, jobs: Sequence[Job], monitor: Monitor, device: str) -> HeadNetwork | None:
+    def _fit_rewards(self, jobs: Sequence[Job], monitor: Monitor, device: str) -> LawNetwork | None:
         """r(s, a, s') by least squares on the rows that have a next state."""
         if not self.rewards:
             return None
         tables = [_reward_table(job) for job in jobs for _ in range(self.rewards)]
         seeds = [derive(job.seed, "reward", m) for job in jobs for m in range(self.rewards)]
         width = tables[0]["context"].shape[1]
-        network = HeadNetwork(len(seeds), width, 1, Point(), self.model.hidden, self.model.batch_norm)
+        network = LawNetwork(len(seeds), width, 1, PointLaw(), self.model.hidden, self.model.batch_norm)
         known = identity(self, jobs, "reward")
         fit_by_likelihood(network.to(device_of(device)), tables, seeds, self.model.likelihood, known, monitor)
         return network.requires_grad_(False)
@@ -149,7 +155,7 @@ class Expansion:
         self,
         recipe: ValueExpansion,
         models: Sequence[DynamicsModel],
-        reward: HeadNetwork | None,
+        reward: LawNetwork | None,
         task: Task,
     ) -> None:
         self.recipe, self.jobs, self.reward, self.simulator = recipe, len(models), reward, ModelSimulator(models)

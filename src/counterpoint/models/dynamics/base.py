@@ -25,7 +25,7 @@ from counterpoint.nets.stacked import StackedMLP, Standardizer
 from counterpoint.nets.training import Monitor
 
 
-class Head(ABC):
+class OutputLaw(ABC):
     """What the raw outputs of a network mean: a law of a whole vector y, in standardised units."""
 
     @abstractmethod
@@ -49,11 +49,11 @@ class Head(ABC):
         return mean, scale
 
 
-class HeadNetwork(nn.Module):
+class LawNetwork(nn.Module):
     """K members of p(y | context); the members' own means and standard deviations standardise inputs and outputs."""
 
     def __init__(
-        self, members: int, context: int, size: int, head: Head, hidden: Sequence[int], batch_norm: bool
+        self, members: int, context: int, size: int, head: OutputLaw, hidden: Sequence[int], batch_norm: bool
     ) -> None:
         super().__init__()
         self.members, self.size, self.head = members, size, head
@@ -88,10 +88,10 @@ class HeadNetwork(nn.Module):
         return self.y.inverse(self.head.sample(self.raw(context), chance.to(context), self.size))
 
 
-class HeadMechanism(Mechanism):
+class LawNetworkMechanism(Mechanism):
     """s' = s + a draw of the head; the chance of a draw is the noise."""
 
-    def __init__(self, network: HeadNetwork) -> None:
+    def __init__(self, network: LawNetwork) -> None:
         super().__init__()
         self.network, self.members, self.context_width = network, network.members, network.context.mean.shape[-1]
 
@@ -161,7 +161,7 @@ class DynamicsRecipe(MechanismRecipe[DynamicsModel]):
         check_settings(self)
 
     @abstractmethod
-    def head(self) -> Head:
+    def head(self) -> OutputLaw:
         """The law of the change s' − s."""
 
     def fit_many(self, jobs: Sequence[Job], monitor: Monitor = Monitor(), device: str = "cpu") -> list[DynamicsModel]:
@@ -172,8 +172,8 @@ class DynamicsRecipe(MechanismRecipe[DynamicsModel]):
         fit_by_likelihood(mechanism.network, stacked, seeds, self.likelihood, identity(self, jobs), monitor)
         return self.cut(mechanism, jobs)
 
-    def build(self, state: int, context: int, members: int) -> HeadMechanism:
-        return HeadMechanism(HeadNetwork(members, context, state, self.head(), self.hidden, self.batch_norm))
+    def build(self, state: int, context: int, members: int) -> LawNetworkMechanism:
+        return LawNetworkMechanism(LawNetwork(members, context, state, self.head(), self.hidden, self.batch_norm))
 
 
 def normal(shape: Sequence[int], size: int, random: torch.Generator) -> Float[Tensor, "*n d"]:

@@ -7,10 +7,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from counterpoint.models.dynamics.base import DynamicsRecipe, Head
+from counterpoint.models.dynamics.base import (
+    DynamicsRecipe,
+    OutputLaw,
+)
 
 
-class Point(Head):
+class PointLaw(OutputLaw):
     """One value and no spread; as a Gaussian of fixed unit variance its maximum likelihood is least squares."""
 
     def width(self, size: int) -> int:
@@ -31,5 +34,5 @@ class Point(Head):
 class Deterministic(DynamicsRecipe):
     """Base-D: the conditional mean of s', which leaves all noise out."""
 
-    def head(self) -> Point:
-        return Point()
+    def head(self) -> PointLaw:
+        return PointLaw()

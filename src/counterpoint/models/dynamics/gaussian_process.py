@@ -27,7 +27,7 @@ from counterpoint.core.settings import Positive, Rate, check_settings
 from counterpoint.data.jobs import Job, Padded, change_table, identity, pad
 from counterpoint.models.base import Mechanism, MechanismRecipe
 from counterpoint.models.dynamics.base import DynamicsModel, normal
-from counterpoint.nets.learner import Learner
+from counterpoint.nets.learner import StackTraining
 from counterpoint.nets.optimizers import adam
 from counterpoint.nets.stacked import Standardizer, Weights, with_weights
 from counterpoint.nets.training import Monitor, Schedule, train
@@ -102,7 +102,7 @@ class Kernels(nn.Module):
             parameter.clamp_(log(low), log(high))
 
 
-class MarginalLikelihood(Learner):
+class MarginalLikelihood(StackTraining):
     """The hyperparameters of K members in training, on all rows at every step."""
 
     eager_updates = sys.maxsize

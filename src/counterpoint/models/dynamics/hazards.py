@@ -11,8 +11,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from counterpoint.data.shapes import Reward
-from counterpoint.models.dynamics.base import Head, HeadNetwork
-from counterpoint.models.dynamics.deterministic import Point
+from counterpoint.models.dynamics.base import (
+    LawNetwork,
+    OutputLaw,
+)
+from counterpoint.models.dynamics.deterministic import PointLaw
 from counterpoint.nets.likelihood import held_out_last
 from counterpoint.nets.stacked import StackedLinear
 
@@ -26,7 +29,7 @@ BEFORE, AFTER, REWARD = "before", "after", "reward"
 
 
 @dataclass(frozen=True)
-class Softmax(Head):
+class ClassLaw(OutputLaw):
     """One of several classes; y holds its number."""
 
     classes: int
@@ -53,14 +56,14 @@ def pick(probability: Float[Tensor, "*n c"], uniform: Float[Tensor, "*n"]) -> Te
     return (uniform[..., None] >= probability.cumsum(-1)[..., :-1]).sum(-1)
 
 
-def network(name: str, members: int, state: int, action: int, outcomes: int, hidden: Sequence[int]) -> HeadNetwork:
+def network(name: str, members: int, state: int, action: int, outcomes: int, hidden: Sequence[int]) -> LawNetwork:
     """One of the functions, of so many jobs."""
     told = {REWARD: 2 * state + action + outcomes, BEFORE: state + action, AFTER: 2 * state + action}[name]
-    head = Point() if name == REWARD else Softmax(1 + outcomes)
-    return HeadNetwork(members, told, 1, head, hidden, batch_norm=False)
+    head = PointLaw() if name == REWARD else ClassLaw(1 + outcomes)
+    return LawNetwork(members, told, 1, head, hidden, batch_norm=False)
 
 
-class Heads(nn.Module):
+class OutcomeNetworks(nn.Module):
     """The learned functions of one job: reward, two hazards and their intercepts, and the reward of ends without s'."""
 
     before_intercept: Tensor
@@ -68,7 +71,7 @@ class Heads(nn.Module):
     end_weight: Tensor
     end_bias: Tensor
 
-    def __init__(self, reward: HeadNetwork, hazards: Mapping[str, HeadNetwork]) -> None:
+    def __init__(self, reward: LawNetwork, hazards: Mapping[str, LawNetwork]) -> None:
         super().__init__()
         self.reward, self.before, self.after = reward, hazards[BEFORE], hazards[AFTER]
         outcomes, told = self.before.head.width(1) - 1, self.before.context.mean.shape[-1]
@@ -88,7 +91,7 @@ class Heads(nn.Module):
 
 
 @torch.no_grad()
-def set_intercepts(heads: Heads, tables: dict[str, dict[str, Tensor]]) -> None:
+def set_intercepts(heads: OutcomeNetworks, tables: dict[str, dict[str, Tensor]]) -> None:
     """Every outcome is to be foreseen as often as it is seen; one that never is has the intercept −∞."""
     for name in (BEFORE, AFTER):
         network, intercept = getattr(heads, name), getattr(heads, f"{name}_intercept")
@@ -114,7 +117,7 @@ def calibrated(raw: Float[Tensor, "n c"], seen: Float[Tensor, " c"]) -> Float[Te
     return torch.full(possible.shape, -torch.inf, dtype=raw.dtype).masked_scatter(possible, moved - moved.max())
 
 
-def logistic(table: Mapping[str, Tensor], seed: int, held_out: float, empty: HeadNetwork) -> tuple[HeadNetwork, float]:
+def logistic(table: Mapping[str, Tensor], seed: int, held_out: float, empty: LawNetwork) -> tuple[LawNetwork, float]:
     """`empty` with the weights of logistic regression on all rows, and its loss on the held-out subjects on whom the
     ridge was chosen. Rows of one class leave it as it is; where nothing can be judged, the weakest ridge is taken, and
     the loss says nothing."""
@@ -148,7 +151,7 @@ def _loss(model: Any, x: np.ndarray, y: np.ndarray) -> float:
 
 
 @torch.no_grad()
-def _filled(empty: HeadNetwork, model: Any, mean: Tensor, scale: Tensor) -> HeadNetwork:
+def _filled(empty: LawNetwork, model: Any, mean: Tensor, scale: Tensor) -> LawNetwork:
     """scikit-learn gives two classes one line between them."""
     line, start = (torch.from_numpy(np.atleast_1d(each)) for each in (model.coef_, model.intercept_))
     if len(model.classes_) == 2:

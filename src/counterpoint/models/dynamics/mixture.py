@@ -13,12 +13,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from counterpoint.core.settings import Positive
-from counterpoint.models.dynamics.base import DynamicsRecipe, Head, normal
+from counterpoint.models.dynamics.base import (
+    DynamicsRecipe,
+    OutputLaw,
+    normal,
+)
 from counterpoint.nets.laws import LOG_ROOT_TWO_PI, bounded_log_scale
 
 
 @dataclass(frozen=True)
-class JointMixture(Head):
+class JointMixture(OutputLaw):
     """Logits of the components, then their means and log standard deviations, column by column."""
 
     components: int

@@ -31,8 +31,17 @@ from counterpoint.data.schema import Schema
 from counterpoint.data.shapes import Action, Reward, State
 from counterpoint.data.transitions import GOES_ON, Transitions
 from counterpoint.models.base import CHUNK
-from counterpoint.models.dynamics.base import HeadNetwork
-from counterpoint.models.dynamics.hazards import AFTER, BEFORE, REWARD, Heads, logistic, network, pick, set_intercepts
+from counterpoint.models.dynamics.base import LawNetwork
+from counterpoint.models.dynamics.hazards import (
+    AFTER,
+    BEFORE,
+    REWARD,
+    OutcomeNetworks,
+    logistic,
+    network,
+    pick,
+    set_intercepts,
+)
 from counterpoint.nets.likelihood import Likelihood, fit_by_likelihood
 from counterpoint.nets.stacked import unstack, with_weights
 from counterpoint.nets.training import Monitor
@@ -53,7 +62,7 @@ class LearnedTask(nn.Module, Task, Artifact):
     def __init__(
         self,
         recipe: "Outcome",
-        heads: Heads,
+        heads: OutcomeNetworks,
         schema: Schema,
         origin: Origin,
         outcome_names: tuple[str, ...],
@@ -169,7 +178,7 @@ class Outcome:
         hazards = {name: fitting.hazards(name) for name in (BEFORE, AFTER)}
         tasks = []
         for k, (job, table) in enumerate(zip(jobs, fitting.tables, strict=True)):
-            heads = Heads(rewards[k], {name: each[k] for name, each in hazards.items()}).to(device_of(device))
+            heads = OutcomeNetworks(rewards[k], {name: each[k] for name, each in hazards.items()}).to(device_of(device))
             set_intercepts(heads, table)
             self._fit_ends(heads, job.data)
             longest = int(job.data.step.max()) + 1
@@ -181,11 +190,11 @@ class Outcome:
         names, linear = tuple(saved.header["outcome_names"]), saved.header["linear"]
         shape = saved.schema.spread_width, saved.schema.actions.width, len(names)
         hazards = {name: network(name, 1, *shape, () if linear[name] else self.hidden) for name in (BEFORE, AFTER)}
-        heads = Heads(network(REWARD, 1, *shape, self.hidden), hazards)
+        heads = OutcomeNetworks(network(REWARD, 1, *shape, self.hidden), hazards)
         given = (saved.schema, saved.origin, names, saved.header["horizon"])
         return LearnedTask(self, with_weights(heads, saved.weights), *given)
 
-    def _fit_ends(self, heads: Heads, data: Transitions) -> None:
+    def _fit_ends(self, heads: OutcomeNetworks, data: Transitions) -> None:
         """Ridge regression of the reward on the standardised (s, a) by outcome; few rows shrink to their mean."""
         from sklearn.linear_model import Ridge
         from sklearn.preprocessing import StandardScaler
@@ -215,7 +224,7 @@ class Fitting:
         self.shape = first.schema.spread_width, first.action.shape[1], len(first.outcome_names)
         self.identity = identity(how, jobs)
 
-    def networks(self, name: str) -> tuple[list[HeadNetwork], list[float]]:
+    def networks(self, name: str) -> tuple[list[LawNetwork], list[float]]:
         """One function of every job, and its loss on held-out subjects."""
         stack = self._empty(name, len(self.tables), self.how.hidden).to(self.device)
         tables, stage = [table[name] for table in self.tables], self.monitor.stage(name)
@@ -223,7 +232,7 @@ class Fitting:
         parts = unstack(stack.state_dict(), len(tables))
         return [with_weights(self._empty(name, 1, self.how.hidden), p) for p in parts], fitted.best_score.tolist()
 
-    def hazards(self, name: str) -> list[HeadNetwork]:
+    def hazards(self, name: str) -> list[LawNetwork]:
         """Of every job logistic regression, or a network where that is clearly better; untrained where nobody ends."""
         own, share = [table[name] for table in self.tables], self.how.likelihood.held_out
         plain = [logistic(t, s, share, self._empty(name, 1, ())) for t, s in zip(own, self.seeds, strict=True)]
@@ -232,7 +241,7 @@ class Fitting:
         deep = zip(*self.networks(name), strict=True)
         return [b if own < CLEARLY * loss else a for (a, loss), (b, own) in zip(plain, deep, strict=True)]
 
-    def _empty(self, name: str, members: int, hidden: Sequence[int]) -> HeadNetwork:
+    def _empty(self, name: str, members: int, hidden: Sequence[int]) -> LawNetwork:
         return network(name, members, *self.shape, hidden)
 
 

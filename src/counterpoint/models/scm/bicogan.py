@@ -21,8 +21,8 @@ from counterpoint.data.jobs import Job, Padded, check_numeric, fitting_table, id
 from counterpoint.models.scm.base import SCMRecipe, StructuralCausalModel
 from counterpoint.models.scm.bicogan_networks import (
     Adversarial,
-    AdversarialLearner,
     AdversarialMechanism,
+    AdversarialTraining,
     ConditionalEncoder,
     PaperEncoder,
     SubjectAdversarialMechanism,
@@ -79,7 +79,7 @@ class AdversarialSCM(SCMRecipe):
         seeds = [derive(job.seed, "bicogan") for job in jobs]
         _initialise(mechanism, discriminator, seeds)
         on = device_of(device)
-        learner = AdversarialLearner(
+        learner = AdversarialTraining(
             mechanism.to(on),
             discriminator.to(on),
             padded,

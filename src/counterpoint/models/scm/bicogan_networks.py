@@ -25,7 +25,7 @@ from counterpoint.models.base import OnlineSubjectMechanism, SubjectFactors, Sub
 from counterpoint.models.scm.base import StructuralMechanism
 from counterpoint.models.scm.inversion import invert
 from counterpoint.models.scm.lstm_factor import FactorTraining, WindowFactors, earlier_means, inputs_of, subject_means
-from counterpoint.nets.learner import Learner
+from counterpoint.nets.learner import StackTraining
 from counterpoint.nets.monotone import DiagonalGenerator, FoldedGenerator, PaperGenerator
 from counterpoint.nets.optimizers import adam
 from counterpoint.nets.stacked import StackedBatchNorm, StackedMLP, Standardizer
@@ -213,7 +213,7 @@ def context_loss(context: Float[Tensor, "k n c"], guess: Float[Tensor, "k n c"])
     return (context - guess).square().sum(-1).mean(-1)
 
 
-class AdversarialLearner(Learner):
+class AdversarialTraining(StackTraining):
     """K bidirectional GANs in training; `averaged` is the mechanism that is kept."""
 
     context: Tensor

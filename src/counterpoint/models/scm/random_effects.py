@@ -22,7 +22,12 @@ from counterpoint.models.scm.base import SCMRecipe, StructuralCausalModel
 from counterpoint.models.scm.effects.changes import Change, EquationForm
 from counterpoint.models.scm.effects.choosing import choose_changes, choose_factors, choose_noise
 from counterpoint.models.scm.effects.law import EffectsLaw
-from counterpoint.models.scm.effects.learner import EffectsLearner, SubjectRows, bootstrap, rows_of_subjects
+from counterpoint.models.scm.effects.learner import (
+    EffectsTraining,
+    SubjectRows,
+    bootstrap,
+    rows_of_subjects,
+)
 from counterpoint.models.scm.effects.linear import LinearEffects, fit, improve
 from counterpoint.models.scm.effects.mechanism import EffectsMechanism, align
 from counterpoint.models.scm.effects.prepared import EffectsTable, Prepared, prepare
@@ -161,7 +166,7 @@ class RandomEffects(SCMRecipe):
         monitor: Monitor,
     ) -> None:
         """Train the networks, and go back to the linear model where they do not pay."""
-        learner = EffectsLearner(law, records, drawn, self.batch, self.learning_rate)
+        learner = EffectsTraining(law, records, drawn, self.batch, self.learning_rate)
         before = learner.score()
         monitor.report(monitor.name, 0, self.schedule.steps)
         trained = train(learner, self.schedule, seeds, known, monitor)

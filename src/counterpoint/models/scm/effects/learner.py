@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from counterpoint.core.seeding import generator
 from counterpoint.models.scm.effects.law import EffectsLaw, marginal
-from counterpoint.nets.learner import Learner
+from counterpoint.nets.learner import StackTraining
 from counterpoint.nets.optimizers import adam, clip_members
 
 DECAY = 1e-4
@@ -49,7 +49,7 @@ def rows_of_subjects(subject: Int[Tensor, " m"]) -> Int[Tensor, "n t"]:
     return pad_sequence(list(parts), batch_first=True, padding_value=-1)
 
 
-class EffectsLearner(Learner):
+class EffectsTraining(StackTraining):
     """K members in training; member k learns from bootstrapped subjects of its own job."""
 
     eager_updates = sys.maxsize

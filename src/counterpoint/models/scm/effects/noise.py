@@ -21,7 +21,7 @@ of the others would otherwise outweigh all that are not."""
 
 
 @dataclass(frozen=True)
-class Noise:
+class CombinedNoise:
     """The noise of every column."""
 
     constant: Float[Tensor, "d d"]
@@ -30,7 +30,7 @@ class Noise:
     """q, in units of the amount; all 0 where the noise is constant."""
 
     @classmethod
-    def of(cls, residual: Float[Tensor, "m d"], amount: Float[Tensor, "m d"], combined: bool) -> "Noise":
+    def of(cls, residual: Float[Tensor, "m d"], amount: Float[Tensor, "m d"], combined: bool) -> "CombinedNoise":
         """What explains squared residuals column by column, and products of residuals beside."""
         if not combined:
             found = residual.T @ residual / len(residual)

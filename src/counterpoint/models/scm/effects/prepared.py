@@ -8,7 +8,10 @@ from torch import Tensor
 
 from counterpoint.models.scm.effects.changes import EquationForm
 from counterpoint.models.scm.effects.linear import LinearEffects, Sums, fit
-from counterpoint.models.scm.effects.noise import NUGGET, Noise
+from counterpoint.models.scm.effects.noise import (
+    NUGGET,
+    CombinedNoise,
+)
 
 MOST_WEIGHED = 64
 """Coefficients (features × columns) up to which every row is weighed by its own noise; beyond, all rows count alike."""
@@ -94,7 +97,7 @@ class Standardised:
             self.line[own], self.y[own], self.amount[own], self.subject[own], self.log_slope[own], self.units
         )
 
-    def weighed(self, noise: Noise) -> "Prepared":
+    def weighed(self, noise: CombinedNoise) -> "Prepared":
         """The sums under a noise: every column of every row becomes a row of its own, in units of its own noise."""
         (m, p), d, subjects = self.line.shape, self.y.shape[1], int(self.subject.max()) + 1
         x, y, own, slope = self.line, self.y, self.subject, self.log_slope
@@ -117,7 +120,7 @@ class Prepared:
     """Rows, their noise, and the sums that the linear model is fitted on."""
 
     rows: Standardised
-    noise: Noise
+    noise: CombinedNoise
     sums: Sums
     log_slope: Float[Tensor, " n"]
     """What a subject's log density under the sums lacks to be one in the units of the columns."""
@@ -147,9 +150,9 @@ def prepare(table: EffectsTable, layout: EquationForm, factors: int) -> Prepared
     """Standardise a table, and learn its noise from what a model with so many factors leaves."""
     rows = Standardised.of(table, layout)
     width = rows.y.shape[1]
-    noise = Noise(torch.eye(width, dtype=torch.double), torch.zeros(width, dtype=torch.double))
+    noise = CombinedNoise(torch.eye(width, dtype=torch.double), torch.zeros(width, dtype=torch.double))
     if rows.affordable:
         few = rows.first(NOISE_SUBJECTS)
         for _ in range(PASSES):
-            noise = Noise.of(few.weighed(noise).rest(factors), few.amount, layout.combined)
+            noise = CombinedNoise.of(few.weighed(noise).rest(factors), few.amount, layout.combined)
     return rows.weighed(noise)
