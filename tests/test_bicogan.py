@@ -167,7 +167,7 @@ def test_generator_and_encoder_lead_the_discriminator_astray(recipe):
     """It says "encoded" where its logit is high: with D held still, one step lowers E's half and raises G's."""
     learner = still_learner(recipe, 0.0, 0.0)
     torch.nn.init.normal_(learner.discriminator.weight, generator=generator(1))
-    learner.fooling.param_groups[0]["lr"] = 1e-3
+    learner.generator_optimizer.param_groups[0]["lr"] = 1e-3
     draw = update_once(learner)
     learner.update(draw)
     before, after = (learner.discriminator(learner.discriminator.seen[i])[0].chunk(2) for i in (0, 2))

@@ -46,6 +46,6 @@ def test_its_equation_is_exact_and_no_factor_bends_it() -> None:
 def test_a_column_that_never_changes_is_no_obstacle() -> None:
     rows, _ = table()
     still = torch.zeros(len(rows.state), 1)
-    wide = EffectsTable(torch.cat([rows.told, still], 1), rows.state, rows.after, rows.subject)
+    wide = EffectsTable(torch.cat([rows.inputs, still], 1), rows.state, rows.after, rows.subject)
     ready = prepare(wide, EquationForm(("difference", "difference"), (), ()), 2)
     assert bool(fit(ready.sums, 2).effect.isfinite().all())

@@ -217,7 +217,7 @@ class _Indifferent(torch.nn.Module):
 def test_the_encoders_guess_is_drawn_to_the_factor_and_not_the_factor_to_the_guess():
     """Against an indifferent D only λ·R is left: it teaches the encoder θ̂, and no θ that is easier to guess."""
     learner = learner_of(replace(PAPER, factor=replace(FACTOR, agreement=0.0)), _Indifferent())
-    learner.judging.param_groups[0]["lr"] = 0.0
+    learner.discriminator_optimizer.param_groups[0]["lr"] = 0.0
     learner.update(learner.draw(0, generator(0), 1))
     assert (learner.live.encoder.net.layers[-1].bias.grad[0, 0, :4] != 0).all()
     assert learner.live.factor.lstm.hidden.grad.abs().max() == 0

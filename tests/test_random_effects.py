@@ -184,7 +184,7 @@ def test_the_combined_noise_of_a_fitted_law_is_that_of_the_rows() -> None:
 
 # Changes.
 
-KINDS = EquationForm(("difference", "ratio", "log ratio", "difference"), told=(3,))
+KINDS = EquationForm(("difference", "ratio", "log ratio", "difference"), unpredicted=(3,))
 
 
 def test_changes_lead_back_to_the_next_state() -> None:
@@ -222,7 +222,7 @@ def test_the_law_gives_a_subject_the_likelihood_of_the_linear_model() -> None:
     law = EffectsLaw(1, layout, 3, 1, (4,))
     law.take(0, found, ready)
     found_rows = law.evidence(
-        law.step(table(rows).told[None], rows.state[None]), rows.next_state[None] - rows.state[None]
+        law.step(table(rows).inputs[None], rows.state[None]), rows.next_state[None] - rows.state[None]
     )
     each = [torch.zeros(30, *part.shape[2:]).index_add(0, rows.subject, part[0].detach()) for part in found_rows]
     expected = each[2] + marginal(each[0], each[1] + torch.eye(1))

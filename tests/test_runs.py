@@ -433,7 +433,7 @@ def test_a_check_says_whether_its_rows_were_seen(source: str, held_out: float, b
     step("check-scm", run)
     said, kept = capsys.readouterr().out, json.loads((run / "check.json").read_text())
     assert ("rows the model had not seen" in said) == kept["held_out"] == (held_out > 0)
-    assert ("the very rows the model was fitted on" in said) == (held_out == 0)
+    assert ("the rows the model was fitted on" in said) == (held_out == 0)
     rows = Run(run).held_out if held_out else Run(run).training
     assert kept["rows"] == int(rows.has_next.sum())
 
@@ -474,7 +474,7 @@ def test_a_check_draws_its_figure(bench: Bench, tmp_path: Path, monkeypatch: pyt
     other = tmp_path / "rows.parquet"
     cp.write(Run(run).training, other)
     step("check-scm", run, "--data", other)
-    assert "the very rows the model was fitted on" in capsys.readouterr().out
+    assert "the rows the model was fitted on" in capsys.readouterr().out
 
 
 # --- parts that are not what the record says --------------------------------------------------------------------------

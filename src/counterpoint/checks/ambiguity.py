@@ -50,11 +50,11 @@ def turning(sample: CheckSample) -> Finding:
     if _normal(sample) < 2:
         sentence = "Nothing can turn: fewer than two state columns are continuous, so no two can swap their chances."
         return Finding("own noise", 0.0, TURNING, True, sentence, grave=False)
-    own, turned = sample.member_counterfactuals(), sample.predict(sample.alternative, turned_noise(sample))
-    value = _relative(own - turned, sample, turned.mean(0))
+    answers, turned = sample.member_counterfactuals(), sample.predict(sample.alternative, turned_noise(sample))
+    value = _relative(answers - turned, sample, turned.mean(0))
     passed = value <= TURNING
     sentence = (
-        f"That each state column keeps a chance of its own under every action cannot be seen in any data;"
+        f"That each state column keeps its own exogenous noise under every action cannot be tested with any data;"
         f" were it false, answers could be off by {value:.0%} of the effect"
         + ("." if passed else ", so somebody who knows the subject must vouch for it.")
     )
@@ -86,7 +86,7 @@ def order_ambiguity(
     """
     natural = tuple(range(data.state_size))
     recipes: list[SCMRecipe] = [replace(recipe, order=order) for order in (orders or ((), natural, natural[::-1]))]
-    models = [each.fit(data, seed) for each in recipes]
+    models = [recipe.fit(data, seed) for recipe in recipes]
     again = recipes[0].fit(data, seed + 1)
     between = max(_distance(a, b, data, seed) for a, b in combinations(models, 2))
     value = max(0.0, between**2 - _distance(models[0], again, data, seed) ** 2) ** 0.5

@@ -68,8 +68,9 @@ def report(sample: CheckSample, progress: Progress = silent) -> CheckReport:
     """Every check on a drawn sample."""
     tested = (round_trip, monotone, independence, calibration, copula_invariance, better_than_mean)
     findings: list[Finding] = []
-    for each in (checks := (*tested, supported, agreement, turning)):
-        findings.append(each(sample))
+    checks = (*tested, supported, agreement, turning)
+    for check in checks:
+        findings.append(check(sample))
         progress("checks", len(findings), len(checks))
     return CheckReport(tuple(findings), len(sample.rows), sample.held_out, sample.model.state_names)
 

@@ -121,7 +121,7 @@ class CheckReport:
 
     def verdict(self) -> str:
         """A few sentences for a reader who knows the patients and not the mathematics."""
-        kind = "rows the model had not seen" if self.held_out else "the very rows the model was fitted on"
+        kind = "rows the model had not seen" if self.held_out else "the rows the model was fitted on"
         lines = [f"Trust: {self.trust}{'.' if self.trust == 'yes' else ', because:'}"]
         lines += [f"- {reason}" for reason in self.reasons]
         passed = len(self.findings) - len(self.failed)
@@ -140,12 +140,12 @@ class CheckReport:
         }
 
     @classmethod
-    def from_json(cls, said: dict[str, Any]) -> "CheckReport":
-        """What `to_json` gave; anything else is one line, also a trust that does not follow from the findings."""
+    def from_json(cls, saved: dict[str, Any]) -> "CheckReport":
+        """The report from the output of `to_json`; anything else is refused in one line."""
         try:
-            findings = tuple(Finding(**finding) for finding in said["findings"])
-            read = cls(findings, said["rows"], said["held_out"], tuple(said["state_names"]))
-            whole = all(map(_is_whole, findings)) and read._is_whole and read.trust == said["trust"]
+            findings = tuple(Finding(**finding) for finding in saved["findings"])
+            read = cls(findings, saved["rows"], saved["held_out"], tuple(saved["state_names"]))
+            whole = all(map(_is_whole, findings)) and read._is_whole and read.trust == saved["trust"]
         except (LookupError, TypeError):
             whole, read = False, cls((), 0, False, ())
         require(whole, "the check does not hold what a check holds; run check-scm again")
@@ -180,9 +180,11 @@ def draw(
         raise CounterpointError(f"{len(usable)} real rows with a next state are too few for checks; pass 50 or more")
     picked = usable[torch.randperm(len(usable), generator=generator(seed, "rows")).to(usable.device)]
     factors = theta if theta.shape[1] else model.subjects(rows)
-    each = factors.expand(len(rows), -1)[picked[:SAMPLE]].to(model.device)
+    row_factors = factors.expand(len(rows), -1)[picked[:SAMPLE]].to(model.device)
     chosen = rows[picked[:SAMPLE]].to(model.device)
     alternative = rows.actions.sample(len(chosen), generator(seed, "alternative")).to(model.device)
-    noise = model.posterior(chosen, generator(seed, "posterior"), each).view(len(chosen), model.mechanism.members, -1)
+    noise = model.posterior(chosen, generator(seed, "posterior"), row_factors).view(
+        len(chosen), model.mechanism.members, -1
+    )
     logged = rows[picked[:LOGGED]].to(model.device)
-    return CheckSample(model, chosen, each, alternative, noise, logged, not model.has_seen(rows), seed)
+    return CheckSample(model, chosen, row_factors, alternative, noise, logged, not model.has_seen(rows), seed)

@@ -81,28 +81,28 @@ class SimilarRows:
         self.spread = spread_levels(self.logged.state, logged.schema.categories)
         self.scale = _scale(self.spread)
         self.count = max(1, min(neighbours, len(self.logged) // 5))
-        self.found = NearestNeighbors(n_neighbors=self.count).fit((self.spread / self.scale).double().cpu().numpy())
+        self.index = NearestNeighbors(n_neighbors=self.count).fit((self.spread / self.scale).double().cpu().numpy())
 
     @cached_property
     def limit(self) -> float:
         """Distances of the rows themselves, each without itself, of which few are larger."""
-        return float(torch.from_numpy(self.found.kneighbors()[0]).mean(1).quantile(UNLIKE))
+        return float(torch.from_numpy(self.index.kneighbors()[0]).mean(1).quantile(UNLIKE))
 
     def nearest(self, state: Float[Tensor, "n s"]) -> tuple[Int[Tensor, "n k"], Float[Tensor, " n"]]:
         """The most similar rows' places in `logged`, and their mean distance."""
-        asked = spread_levels(state, self.logged.schema.categories) / self.scale
-        apart, found = self.found.kneighbors(asked.double().cpu().numpy())
-        return torch.from_numpy(found), torch.from_numpy(apart).mean(1)
+        query = spread_levels(state, self.logged.schema.categories) / self.scale
+        distance, places = self.index.kneighbors(query.double().cpu().numpy())
+        return torch.from_numpy(places), torch.from_numpy(distance).mean(1)
 
     def rows(self, state: Float[Tensor, "n s"]) -> tuple[Int[Tensor, "n k"], Bool[Tensor, " n"]]:
         """The most similar rows' places in `logged`, and whether the state is like any row at all."""
-        found, apart = self.nearest(state)
-        return found, apart <= self.limit
+        places, distance = self.nearest(state)
+        return places, distance <= self.limit
 
     def taken(self, state: Float[Tensor, "n s"], actions: int) -> tuple[Int[Tensor, "n actions"], Bool[Tensor, " n"]]:
         """How many of the similar rows took each action of a finite space, and whether there are similar rows."""
-        rows, known = self.rows(state)
-        return self.counted(rows, actions), known
+        rows, is_similar = self.rows(state)
+        return self.counted(rows, actions), is_similar
 
     def counted(self, rows: Int[Tensor, "n k"], actions: int) -> Int[Tensor, "n actions"]:
         """How many of these rows took each action."""
@@ -122,18 +122,18 @@ class NearLog(nn.Module):
 
     def __init__(self, logs: Sequence[Transitions], seeds: Sequence[int], most: int = 512) -> None:
         super().__init__()
-        found = [_pairs(log, seed, most) for log, seed in zip(logs, seeds, strict=True)]
+        tables = [_pairs(log, seed, most) for log, seed in zip(logs, seeds, strict=True)]
         self.categories = logs[0].schema.categories
-        every = torch.arange(max(len(table) for table, _, _ in found))  # A shorter log's pairs stand there again.
-        pairs = torch.stack([table[every % len(table)] for table, _, _ in found])
+        places = torch.arange(max(len(table) for table, _, _ in tables))  # A shorter log's pairs are repeated.
+        pairs = torch.stack([table[places % len(table)] for table, _, _ in tables])
         self.register_buffer("pairs", pairs, persistent=False)
-        self.register_buffer("scale", torch.stack([scale for _, scale, _ in found])[:, None], persistent=False)
-        self.register_buffer("limit", torch.stack([limit for _, _, limit in found])[:, None], persistent=False)
+        self.register_buffer("scale", torch.stack([scale for _, scale, _ in tables])[:, None], persistent=False)
+        self.register_buffer("limit", torch.stack([limit for _, _, limit in tables])[:, None], persistent=False)
 
     def outside(self, state: Float[Tensor, "k e s"], action: Float[Tensor, "k e a"]) -> Bool[Tensor, "k e"]:
         """Steps unlike all of the log."""
-        asked = torch.cat([spread_levels(state, self.categories), action], -1) / self.scale
-        return torch.cdist(asked, self.pairs).amin(-1) > self.limit
+        pairs = torch.cat([spread_levels(state, self.categories), action], -1) / self.scale
+        return torch.cdist(pairs, self.pairs).amin(-1) > self.limit
 
 
 def _pairs(log: Transitions, seed: int, most: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -157,16 +157,16 @@ def near_doses(
     similar: SimilarRows, state: Float[Tensor, "n s"], action: Float[Tensor, "n a"]
 ) -> tuple[Float[Tensor, " n"], Bool[Tensor, " n"]]:
     """Share of the similar rows in which about that dose was given, and whether there are similar rows."""
-    rows, known = similar.rows(state)
-    given = similar.logged.action.cpu()
-    near = ((given[rows] - action.cpu()[:, None]).abs() <= NEAR_DOSE * _dose_range(given)).all(-1)
-    return near.double().mean(1), known
+    rows, is_similar = similar.rows(state)
+    doses = similar.logged.action.cpu()
+    near = ((doses[rows] - action.cpu()[:, None]).abs() <= NEAR_DOSE * _dose_range(doses)).all(-1)
+    return near.double().mean(1), is_similar
 
 
-def _dose_range(given: Float[Tensor, "n a"]) -> Float[Tensor, " a"]:
+def _dose_range(doses: Float[Tensor, "n a"]) -> Float[Tensor, " a"]:
     """The range of the usual doses of each column; of all doses where the usual ones are all the same."""
-    inner = given.quantile(1 - TAIL, 0) - given.quantile(TAIL, 0)
-    whole = given.amax(0) - given.amin(0)
+    inner = doses.quantile(1 - TAIL, 0) - doses.quantile(TAIL, 0)
+    whole = doses.amax(0) - doses.amin(0)
     return torch.where(inner > 0, inner, whole).clamp(min=1e-8)
 
 
@@ -179,10 +179,10 @@ def support(
     """
     similar = similar_rows(rows, logged, neighbours)
     scale = _scale(logged.action)
-    given = logged.action[similar] / scale
-    taken = _nearest(rows.action / scale, given)
+    doses = logged.action[similar] / scale
+    taken = _nearest(rows.action / scale, doses)
     limit = 1e-4 if isinstance(logged.actions, Discrete) else float(taken.quantile(RARE))
-    return SupportDistances(taken, _nearest(alternative / scale, given), limit)
+    return SupportDistances(taken, _nearest(alternative / scale, doses), limit)
 
 
 def similar_rows(rows: Transitions, logged: Transitions, neighbours: int) -> Tensor:
@@ -193,15 +193,15 @@ def similar_rows(rows: Transitions, logged: Transitions, neighbours: int) -> Ten
     whole = [torch.cat([table.state, table.action, table.next_state], 1) for table in (logged, rows)]
     identity = torch.cat(whole).nan_to_num().unique(dim=0, return_inverse=True)[1]
     enough = min(len(logged), count + int(identity.bincount().max()))
-    states, asked = ((table.state.double() / scale).cpu().numpy() for table in (logged, rows))
-    found = NearestNeighbors(n_neighbors=enough).fit(states).kneighbors(asked, return_distance=False)
-    nearest = torch.from_numpy(found).to(identity)
+    states, queries = ((table.state.double() / scale).cpu().numpy() for table in (logged, rows))
+    places = NearestNeighbors(n_neighbors=enough).fit(states).kneighbors(queries, return_distance=False)
+    nearest = torch.from_numpy(places).to(identity)
     itself = identity[nearest] == identity[len(logged) :, None]
     return nearest.gather(1, itself.int().argsort(stable=True)[:, :count])
 
 
-def _nearest(action: Float[Tensor, "n a"], given: Float[Tensor, "n k a"]) -> Float[Tensor, " n"]:
-    return (action[:, None] - given).norm(dim=-1).amin(1)
+def _nearest(action: Float[Tensor, "n a"], doses: Float[Tensor, "n k a"]) -> Float[Tensor, " n"]:
+    return (action[:, None] - doses).norm(dim=-1).amin(1)
 
 
 def _scale(values: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Groups of subjects by their factors: k-means, as in the paper, or a mixture that knows how sure each factor is.
+"""Groups of subjects by their factors: k-means, as in the paper, or a mixture that weighs factors by their precision.
 
 The mixture says where in factor space the groups are and how many subjects each has, by the likelihood of all records:
 
@@ -71,22 +71,22 @@ class KMeansGroups:
         if not mean.shape[1]:
             return Groups(factors.mean[:1], torch.ones(1), hard=True)
         count = self.count or self._choose(mean, seed)
-        found = _lloyd(mean, count, seed)
-        share = torch.bincount(torch.as_tensor(found.labels_).long()) / len(mean)
-        return Groups(torch.as_tensor(found.cluster_centers_).float(), share.float(), hard=True)
+        clusters = _lloyd(mean, count, seed)
+        share = torch.bincount(torch.as_tensor(clusters.labels_).long()) / len(mean)
+        return Groups(torch.as_tensor(clusters.cluster_centers_).float(), share.float(), hard=True)
 
     def _choose(self, mean: Float[Tensor, "n t"], seed: int) -> int:
         """The least number whose gap is not surely smaller than that of one more."""
         most = min(self.most, len(mean.unique(dim=0)) - 1)
         if most < 2:
             return 1
-        own = _log_spreads(mean, most, seed)
+        observed = _log_spreads(mean, most, seed)
         random, axes = generator(seed, "gap"), torch.linalg.svd(mean - mean.mean(0), full_matrices=False)[2]
         turned = (mean - mean.mean(0)) @ axes.T
         low, high = turned.amin(0), turned.amax(0)
         drawn = [low + (high - low) * torch.rand(mean.shape, generator=random).double() for _ in range(REFERENCES)]
         without = torch.stack([_log_spreads(table, most, seed) for table in drawn])
-        gap, error = without.mean(0) - own, without.std(0, correction=0) * (1 + 1 / REFERENCES) ** 0.5
+        gap, error = without.mean(0) - observed, without.std(0, correction=0) * (1 + 1 / REFERENCES) ** 0.5
         enough = gap[:-1] >= gap[1:] - error[1:]
         return int(enough.nonzero()[0]) + 1 if bool(enough.any()) else most
 
@@ -113,13 +113,13 @@ class MixtureGroups:
             "the model does not say how sure a subject's factor is; group by KMeansGroups()",
         )
         tried = [self.count] if self.count else range(1, min(self.most, len(factors.mean)) + 1)
-        found = [_mixture(factors, count, seed) for count in tried]
+        fits = [_mixture(factors, count, seed) for count in tried]
         width, subjects = factors.mean.shape[1], len(factors.mean)
         criterion = [
             -2 * likelihood + (groups.count * (width + 1) - 1) * torch.log(torch.tensor(float(subjects)))
-            for groups, likelihood in found
+            for groups, likelihood in fits
         ]
-        return found[int(torch.stack(criterion).argmin())][0]
+        return fits[int(torch.stack(criterion).argmin())][0]
 
 
 def evidence_of(factors: SubjectFactors) -> tuple[Float[Tensor, "n t"], Float[Tensor, "n t t"]]:
@@ -133,7 +133,7 @@ def _mixture(factors: SubjectFactors, count: int, seed: int) -> tuple[Groups, Te
     """The best of several starts, and its log likelihood."""
     evidence, precision = evidence_of(factors)
     tried = [_maximise(factors, evidence, precision, count, seed + start) for start in range(STARTS)]
-    return max(tried, key=lambda each: float(each[1]))
+    return max(tried, key=lambda fit: float(fit[1]))
 
 
 def _maximise(

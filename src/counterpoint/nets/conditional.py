@@ -194,6 +194,6 @@ def _topological(parents: Parents) -> tuple[int, ...]:
 
 def _parent_table(parents: Parents, size: int) -> Float[Tensor, "d d"]:
     table = torch.zeros(size, size)
-    for child, found in enumerate(parents):
-        table[child, list(found)] = 1.0
+    for child, columns_of_parents in enumerate(parents):
+        table[child, list(columns_of_parents)] = 1.0
     return table

@@ -71,7 +71,7 @@ class VariationPenalty:
 
         price = weight/√rows · Σ ε·log(1 + sd/ε),    sd over the minibatch, ε = `DEPARTURE`
 
-    A constant number is free. A small variation costs in proportion, so that noise is not worth fitting; a large one
+    A constant number is free. A small variation costs in proportion, so that fitting noise does not pay; a large one
     costs little more, so that what the data insist on is not shrunk.
     """
 
@@ -104,7 +104,7 @@ class LikelihoodTraining(StackTraining):
         self.law, self.how, self.penalty = law, how, penalty
         columns, orders, self.kept = _together(tables, seeds, how.held_out)
         self._law.standardise_to(_start(columns, orders, self.kept))
-        self.learned = [self._learned(*each) for each in zip(orders, self.kept, seeds, strict=True)]
+        self.learned = [self._learned(*part) for part in zip(orders, self.kept, seeds, strict=True)]
         checked = [_checked(columns["subject"], order[kept:]) for order, kept in zip(orders, self.kept, strict=True)]
         buffers = {
             **{name: columns[name] for name in ("context", "y")},
@@ -187,8 +187,8 @@ def _start(columns: dict[str, Tensor], orders: Sequence[Tensor], kept: Sequence[
 
 def _checked(subject: Int[Tensor, " n"], held_out: Int[Tensor, " m"]) -> Int[Tensor, " c"]:
     """The first of the held-out rows, up to the last end of a subject among them if there is one."""
-    own = subject[held_out[: CHECKED_ROWS + 1]]
-    ends = (own[1:] != own[:-1]).nonzero()
+    subjects = subject[held_out[: CHECKED_ROWS + 1]]
+    ends = (subjects[1:] != subjects[:-1]).nonzero()
     whole = int(ends[-1]) + 1 if len(ends) else CHECKED_ROWS
     return held_out[: whole if len(held_out) > CHECKED_ROWS else None]
 
@@ -200,17 +200,17 @@ def held_out_last(subject: Int[Tensor, " n"], share: float, seed: int) -> tuple[
     unequal that there is none, the two sides may change places. A table of one subject has its own rows cut.
     """
     number = (subject.bincount() > 0).cumsum(0)[subject] - 1
-    subjects, wanted = int(number.max()) + 1, int(len(subject) * (1 - share))
+    subjects, target = int(number.max()) + 1, int(len(subject) * (1 - share))
     random = generator(seed, "held out")
     if subjects == 1 or not share:
-        return torch.randperm(len(subject), generator=random), max(wanted, 1)
+        return torch.randperm(len(subject), generator=random), max(target, 1)
     place = torch.empty(subjects, dtype=torch.long)
     place[torch.randperm(subjects, generator=random)] = torch.arange(subjects)
     order = torch.argsort(place[number], stable=True)
     ends = torch.bincount(place[number], minlength=subjects).cumsum(0)
-    kept = int(ends[min(int((ends < wanted).sum()), subjects - 2)])
+    kept = int(ends[min(int((ends < target).sum()), subjects - 2)])
     rest = len(order) - kept
-    return (order.roll(-kept), rest) if abs(rest - wanted) < abs(kept - wanted) else (order, kept)
+    return (order.roll(-kept), rest) if abs(rest - target) < abs(kept - target) else (order, kept)
 
 
 def fit_by_likelihood(

@@ -189,8 +189,8 @@ class DiagonalGenerator(nn.Module):
     def given(self, context: Float[Tensor, "k n c"]) -> Rising:
         """The generator as a function of the noise alone; the context's network runs once."""
         members = context.shape[0]
-        every = context[:, None].expand(-1, self.size, -1, -1).flatten(0, 1)
-        centre, slope, first, second = self.context(every).split([1, 1, self.width, self.width], -1)
+        repeated = context[:, None].expand(-1, self.size, -1, -1).flatten(0, 1)
+        centre, slope, first, second = self.context(repeated).split([1, 1, self.width, self.width], -1)
         slope = LEAST_SLOPE + F.softplus(slope)
 
         def rise(noise: Tensor) -> Tensor:

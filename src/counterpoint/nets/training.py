@@ -68,7 +68,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Monitor:
-    """What watches a run: where its checkpoint and log go, and who is told of progress. The default watches nothing."""
+    """Where a run writes checkpoints and its log, and the callback of its progress. The default does none of these."""
 
     folder: Path | None = None
     """Where checkpoints and the log are written; none without a folder."""
@@ -133,18 +133,18 @@ def train(learner: StackTraining, schedule: Schedule, seeds: Sequence[int], iden
 @contextmanager
 def postponing_interrupts() -> Iterator[threading.Event]:
     """Ctrl-C sets the event, so that a run can be saved between two updates; a second one stops at once."""
-    asked = threading.Event()
+    interrupted = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield asked
+        yield interrupted
         return
 
     def postpone(number: int, frame: FrameType | None) -> None:
-        asked.set()
+        interrupted.set()
         signal.signal(signal.SIGINT, before)
 
     before = signal.signal(signal.SIGINT, postpone)
     try:
-        yield asked
+        yield interrupted
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -177,10 +177,10 @@ class _Run:
 
     def chunk(self) -> None:
         """The updates up to the next validation, log row or `CHUNK`th step, whichever comes first; then look around."""
-        every = self.learner.prepare_every
-        if every and self.progress.step % every == 0:
+        prepare_every = self.learner.prepare_every
+        if prepare_every and self.progress.step % prepare_every == 0:
             self.learner.prepare(self.progress.step)
-        stop = min(self.schedule.steps, *(_next(self.progress.step, every) for every in self._periods()))
+        stop = min(self.schedule.steps, *(_next(self.progress.step, period) for period in self._periods()))
         count = stop - self.progress.step
         draws = [self.learner.draw(k, random, count) for k, random in enumerate(self.randoms)]
         self.stepper.load({name: torch.stack([d[name] for d in draws], 1) for name in draws[0]})
@@ -192,8 +192,8 @@ class _Run:
         self._look(losses)
 
     def _periods(self) -> list[int]:
-        own = (CHUNK, self.schedule.check_every, self.schedule.log_every, self.learner.prepare_every)
-        return [every for every in own if every > 0]
+        periods = (CHUNK, self.schedule.check_every, self.schedule.log_every, self.learner.prepare_every)
+        return [period for period in periods if period > 0]
 
     def _set_rates(self) -> None:
         factor = self.schedule.factor(self.progress.step)
@@ -307,8 +307,8 @@ class _Run:
             _restore_optimizer(optimizer, under(tensors, f"optimizer/{i}/"))
 
 
-def _next(step: int, every: int) -> int:
-    return (step // every + 1) * every
+def _next(step: int, period: int) -> int:
+    return (step // period + 1) * period
 
 
 def _restore_optimizer(optimizer: Optimizer, tensors: dict[str, Tensor]) -> None:

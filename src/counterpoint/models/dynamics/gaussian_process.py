@@ -188,11 +188,13 @@ class ProcessMechanism(Mechanism):
     @torch.no_grad()
     def regress(self, rows: Padded) -> tuple[Float[Tensor, "k r c"], Float[Tensor, "k r d"], Float[Tensor, "k r"]]:
         """Standardised inputs, what a ridge regression leaves of the changes in its own unit, and which rows count."""
-        told, y, mask = (tensor.to(self.level) for tensor in (rows.columns["context"], rows.columns["y"], rows.mask()))
+        inputs_of_rows, y, mask = (
+            tensor.to(self.level) for tensor in (rows.columns["context"], rows.columns["y"], rows.mask())
+        )
         self.context.take(*rows.moments("context"))
         self.level.copy_(rows.mean_and_spread("y")[0])
         count, held = mask.sum(-1)[:, None, None], mask[..., None]
-        x, y = self.context(told) * held, (y - self.level) * held
+        x, y = self.context(inputs_of_rows) * held, (y - self.level) * held
         price = RIDGE * count * torch.eye(x.shape[-1]).to(x)
         self.slope.copy_(torch.linalg.solve(x.mT @ x + price, x.mT @ y))
         left, spread = y - x @ self.slope, (y.square().sum(1, keepdim=True) / count).sqrt()
@@ -221,9 +223,9 @@ class ProcessMechanism(Mechanism):
     def _column(self, x: Float[Tensor, "k n c"], column: int) -> tuple[Float[Tensor, "k n"], Float[Tensor, "k n"]]:
         kernels = self.kernels
         near = correlation(kernels.scaled(x, column), kernels.scaled(self.inputs, column))
-        known = known_part(near, self.whitening[:, column])
+        explained = known_part(near, self.whitening[:, column])
         noise, signal = (torch.exp(p[:, column, None]) for p in (kernels.log_noise, kernels.log_signal))
-        deviation = signal * (noise.square() + (1 - known).clamp(min=0.0)).sqrt()
+        deviation = signal * (noise.square() + (1 - explained).clamp(min=0.0)).sqrt()
         return (near @ self.alpha[:, column, :, None])[..., 0], deviation
 
     def predict(self, context: Tensor, state: Tensor, noise: Tensor) -> Tensor:

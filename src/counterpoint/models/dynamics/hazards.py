@@ -24,7 +24,7 @@ PENALTIES = (1.0, 10.0, 100.0, 1000.0)
 ROUNDS = 40
 """Rounds in which the intercepts are set."""
 LEAST = 1e-6
-"""Probability that anything has at least when a regression is judged."""
+"""Probability that anything has at least when a regression is scored."""
 BEFORE, AFTER, REWARD = "before", "after", "reward"
 
 
@@ -58,9 +58,9 @@ def pick(probability: Float[Tensor, "*n c"], uniform: Float[Tensor, "*n"]) -> Te
 
 def network(name: str, members: int, state: int, action: int, outcomes: int, hidden: Sequence[int]) -> LawNetwork:
     """One of the functions, of so many jobs."""
-    told = {REWARD: 2 * state + action + outcomes, BEFORE: state + action, AFTER: 2 * state + action}[name]
+    inputs = {REWARD: 2 * state + action + outcomes, BEFORE: state + action, AFTER: 2 * state + action}[name]
     head = PointLaw() if name == REWARD else ClassLaw(1 + outcomes)
-    return LawNetwork(members, told, 1, head, hidden, batch_norm=False)
+    return LawNetwork(members, inputs, 1, head, hidden, batch_norm=False)
 
 
 class OutcomeNetworks(nn.Module):
@@ -74,16 +74,16 @@ class OutcomeNetworks(nn.Module):
     def __init__(self, reward: LawNetwork, hazards: Mapping[str, LawNetwork]) -> None:
         super().__init__()
         self.reward, self.before, self.after = reward, hazards[BEFORE], hazards[AFTER]
-        outcomes, told = self.before.head.width(1) - 1, self.before.context.mean.shape[-1]
+        outcomes, inputs = self.before.head.width(1) - 1, self.before.context.mean.shape[-1]
         for name in (BEFORE, AFTER):
             never = torch.cat([torch.zeros(1, 1), torch.full((1, outcomes), -torch.inf)], 1)
             self.register_buffer(f"{name}_intercept", never)
-        self.register_buffer("end_weight", torch.zeros(1, outcomes, told))
+        self.register_buffer("end_weight", torch.zeros(1, outcomes, inputs))
         self.register_buffer("end_bias", torch.zeros(1, outcomes))
 
-    def logits(self, name: str, told: Float[Tensor, "k n c"]) -> Float[Tensor, "k n w"]:
+    def logits(self, name: str, inputs: Float[Tensor, "k n c"]) -> Float[Tensor, "k n w"]:
         """A hazard's logits with its intercepts."""
-        return getattr(self, name).raw(told) + getattr(self, f"{name}_intercept")[:, None]
+        return getattr(self, name).raw(inputs) + getattr(self, f"{name}_intercept")[:, None]
 
     def linear(self, name: str) -> bool:
         """Whether a hazard is logistic regression."""
@@ -96,8 +96,8 @@ def set_intercepts(heads: OutcomeNetworks, tables: dict[str, dict[str, Tensor]])
     for name in (BEFORE, AFTER):
         network, intercept = getattr(heads, name), getattr(heads, f"{name}_intercept")
         seen = torch.bincount(tables[name]["y"][:, 0].long(), minlength=intercept.shape[1]).double()
-        told = tables[name]["context"].to(intercept.device)[None]
-        intercept[0] = calibrated(network.raw(told)[0].double().cpu(), seen).to(intercept)
+        inputs = tables[name]["context"].to(intercept.device)[None]
+        intercept[0] = calibrated(network.raw(inputs)[0].double().cpu(), seen).to(intercept)
 
 
 def calibrated(raw: Float[Tensor, "n c"], seen: Float[Tensor, " c"]) -> Float[Tensor, " c"]:
@@ -119,7 +119,7 @@ def calibrated(raw: Float[Tensor, "n c"], seen: Float[Tensor, " c"]) -> Float[Te
 
 def logistic(table: Mapping[str, Tensor], seed: int, held_out: float, empty: LawNetwork) -> tuple[LawNetwork, float]:
     """`empty` with the weights of logistic regression on all rows, and its loss on the held-out subjects on whom the
-    ridge was chosen. Rows of one class leave it as it is; where nothing can be judged, the weakest ridge is taken, and
+    ridge was chosen. Rows of one class leave it as it is; where nothing is held out, the weakest ridge is taken, and
     the loss says nothing."""
     context, subject = table["context"].double().cpu(), table["subject"].cpu()
     y = table["y"][:, 0].long().cpu().numpy()
@@ -130,7 +130,7 @@ def logistic(table: Mapping[str, Tensor], seed: int, held_out: float, empty: Law
     x = ((context - mean) / scale).numpy()
     order, kept = held_out_last(subject, held_out, seed)
     learned, aside = order[:kept].numpy(), order[kept:].numpy()
-    losses = [_loss(_regression(x[learned], y[learned], each), x[aside], y[aside]) for each in PENALTIES]
+    losses = [_loss(_regression(x[learned], y[learned], penalty), x[aside], y[aside]) for penalty in PENALTIES]
     best = 0 if np.isnan(losses).all() else int(np.nanargmin(losses))
     return _filled(empty, _regression(x, y, PENALTIES[best]), mean, scale), losses[best]
 
@@ -153,7 +153,7 @@ def _loss(model: Any, x: np.ndarray, y: np.ndarray) -> float:
 @torch.no_grad()
 def _filled(empty: LawNetwork, model: Any, mean: Tensor, scale: Tensor) -> LawNetwork:
     """scikit-learn gives two classes one line between them."""
-    line, start = (torch.from_numpy(np.atleast_1d(each)) for each in (model.coef_, model.intercept_))
+    line, start = (torch.from_numpy(np.atleast_1d(part)) for part in (model.coef_, model.intercept_))
     if len(model.classes_) == 2:
         line, start = torch.cat([-line, line]) / 2, torch.cat([-start, start]) / 2
     only = empty.net.layers[0]

@@ -6,7 +6,7 @@
 
 Each hazard is a softmax over "goes on" and the outcomes, fitted by maximum likelihood on all real rows that can tell,
 its intercepts set so that it foresees every outcome as often as the log has it; an outcome that the log never has is
-never foreseen. It is linear in what it is told (logistic regression: deaths are few) unless a network foresees the ends
+never foreseen. It is linear in its inputs (logistic regression: deaths are few) unless a network foresees the ends
 of held-out subjects clearly better. An imagined step ends before its next state, or in it, or goes on:
 
     p = [h_k,  (1 − Σh)·g_k,  (1 − Σh)(1 − Σg)],    h = hazard before,  g = hazard after
@@ -106,14 +106,14 @@ class LearnedTask(nn.Module, Task, Artifact):
     ) -> tuple[Float[Tensor, "*n b"], Float[Tensor, "*n b"]]:
         """Probability and reward of every way a step can turn out: outcomes before s', outcomes in s', going on."""
         state, next_state = (spread_levels(values, self.schema.categories) for values in (state, next_state))
-        told, outcomes = context(state, action), len(self.outcome_names)
-        survives, *before = self._hazard(BEFORE, told).unbind(-1)
-        goes_on, *after = self._hazard(AFTER, torch.cat([told, next_state], -1)).unbind(-1)
+        inputs, outcomes = context(state, action), len(self.outcome_names)
+        survives, *before = self._hazard(BEFORE, inputs).unbind(-1)
+        goes_on, *after = self._hazard(AFTER, torch.cat([inputs, next_state], -1)).unbind(-1)
         probability = [*before, *(survives * share for share in after), survives * goes_on]
-        rewards = list((told @ self.heads.end_weight[0].mT + self.heads.end_bias[0]).unbind(-1))
+        rewards = list((inputs @ self.heads.end_weight[0].mT + self.heads.end_bias[0]).unbind(-1))
         for k in (*range(outcomes), GOES_ON):
-            known = k == GOES_ON or self.ends_in_next_state
-            rewards.append(self._reward(state, action, next_state, k) if known else torch.zeros_like(survives))
+            possible = k == GOES_ON or self.ends_in_next_state
+            rewards.append(self._reward(state, action, next_state, k) if possible else torch.zeros_like(survives))
         return torch.stack(probability, -1), self._possible(torch.stack(rewards, -1))
 
     def weights(self) -> dict[str, Tensor]:
@@ -123,26 +123,26 @@ class LearnedTask(nn.Module, Task, Artifact):
         linear = {name: self.heads.linear(name) for name in (BEFORE, AFTER)}
         return {"outcome_names": list(self.outcome_names), "horizon": self.horizon, "linear": linear}
 
-    def _hazard(self, name: str, told: Tensor) -> Tensor:
-        return _apply(lambda rows: self.heads.logits(name, rows), told).softmax(-1)
+    def _hazard(self, name: str, inputs: Tensor) -> Tensor:
+        return _apply(lambda rows: self.heads.logits(name, rows), inputs).softmax(-1)
 
     def _reward(self, state: Tensor, action: Tensor, next_state: Tensor, outcome: int) -> Tensor:
         """r(s, a, s', k) in the units of the data; states come level by level."""
         which = state.new_zeros(*state.shape[:-1], len(self.outcome_names))
         if outcome != GOES_ON:
             which[..., outcome] = 1.0
-        found = _apply(self.heads.reward.point, torch.cat([state, action, next_state, which], -1))[..., 0]
-        return self._possible(found)
+        reward = _apply(self.heads.reward.point, torch.cat([state, action, next_state, which], -1))[..., 0]
+        return self._possible(reward)
 
     def _possible(self, reward: Tensor) -> Tensor:
         """Rewards, those outside the declared range moved to its nearer end."""
         return reward if self.reward_range is None else reward.clamp(*self.reward_range)
 
 
-def _apply(function: Any, told: Float[Tensor, "*n c"]) -> Tensor:
+def _apply(function: Any, inputs: Float[Tensor, "*n c"]) -> Tensor:
     """A function of one stack of rows, for rows of any leading shape."""
-    answers = [function(piece[None])[0] for piece in told.flatten(0, -2).split(CHUNK)]
-    return torch.cat(answers).view(*told.shape[:-1], -1)
+    answers = [function(piece[None])[0] for piece in inputs.flatten(0, -2).split(CHUNK)]
+    return torch.cat(answers).view(*inputs.shape[:-1], -1)
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class Outcome:
     hidden: Widths = (64, 64)
     """Widths of the reward's network, and of a hazard's where logistic regression does not do."""
     ridge: Amount = 1.0
-    """Penalty of the linear reward of rows without a next state, in rows' worth of evidence a column."""
+    """Penalty of the linear reward of rows without a next state, as a number of rows a column."""
     likelihood: Likelihood = Likelihood()
     """How the networks are fitted."""
     reward_range: tuple[Finite, Finite] | None = None
@@ -178,7 +178,9 @@ class Outcome:
         hazards = {name: fitting.hazards(name) for name in (BEFORE, AFTER)}
         tasks = []
         for k, (job, table) in enumerate(zip(jobs, fitting.tables, strict=True)):
-            heads = OutcomeNetworks(rewards[k], {name: each[k] for name, each in hazards.items()}).to(device_of(device))
+            heads = OutcomeNetworks(rewards[k], {name: parts[k] for name, parts in hazards.items()}).to(
+                device_of(device)
+            )
             set_intercepts(heads, table)
             self._fit_ends(heads, job.data)
             longest = int(job.data.step.max()) + 1
@@ -191,8 +193,8 @@ class Outcome:
         shape = saved.schema.spread_width, saved.schema.actions.width, len(names)
         hazards = {name: network(name, 1, *shape, () if linear[name] else self.hidden) for name in (BEFORE, AFTER)}
         heads = OutcomeNetworks(network(REWARD, 1, *shape, self.hidden), hazards)
-        given = (saved.schema, saved.origin, names, saved.header["horizon"])
-        return LearnedTask(self, with_weights(heads, saved.weights), *given)
+        heads = with_weights(heads, saved.weights)
+        return LearnedTask(self, heads, saved.schema, saved.origin, names, saved.header["horizon"])
 
     def _fit_ends(self, heads: OutcomeNetworks, data: Transitions) -> None:
         """Ridge regression of the reward on the standardised (s, a) by outcome; few rows shrink to their mean."""
@@ -203,7 +205,7 @@ class Outcome:
             rows = data[~data.imagined & ~data.has_next & (data.outcome == k)]
             if len(rows):
                 scaler = StandardScaler()
-                standard = scaler.fit_transform(_told(rows).double().cpu().numpy())
+                standard = scaler.fit_transform(_inputs(rows).double().cpu().numpy())
                 line = Ridge(alpha=self.ridge).fit(standard, rows.reward.double().cpu().numpy())
                 weight = torch.from_numpy(line.coef_ / scaler.scale_)
                 bias = float(line.intercept_) - float(weight @ torch.from_numpy(scaler.mean_))
@@ -234,12 +236,12 @@ class Fitting:
 
     def hazards(self, name: str) -> list[LawNetwork]:
         """Of every job logistic regression, or a network where that is clearly better; untrained where nobody ends."""
-        own, share = [table[name] for table in self.tables], self.how.likelihood.held_out
-        plain = [logistic(t, s, share, self._empty(name, 1, ())) for t, s in zip(own, self.seeds, strict=True)]
-        if not self.how.hidden or not any(bool(table["y"].any()) for table in own):
+        tables, share = [table[name] for table in self.tables], self.how.likelihood.held_out
+        plain = [logistic(t, s, share, self._empty(name, 1, ())) for t, s in zip(tables, self.seeds, strict=True)]
+        if not self.how.hidden or not any(bool(table["y"].any()) for table in tables):
             return [network for network, _ in plain]
         deep = zip(*self.networks(name), strict=True)
-        return [b if own < CLEARLY * loss else a for (a, loss), (b, own) in zip(plain, deep, strict=True)]
+        return [b if deep_loss < CLEARLY * loss else a for (a, loss), (b, deep_loss) in zip(plain, deep, strict=True)]
 
     def _empty(self, name: str, members: int, hidden: Sequence[int]) -> LawNetwork:
         return network(name, members, *self.shape, hidden)
@@ -251,11 +253,11 @@ def _tables(data: Transitions, declared: tuple[float, float] | None) -> dict[str
     real, outcomes = data.real, len(data.outcome_names)
     rows, code = real.with_next(), torch.where(real.has_next, GOES_ON, real.outcome)
     ends = torch.nn.functional.one_hot(rows.outcome + 1, outcomes + 1)[:, 1:].to(rows.state)
-    told = context(_told(rows), spread_levels(rows.next_state, rows.schema.categories))
+    inputs = context(_inputs(rows), spread_levels(rows.next_state, rows.schema.categories))
     return {
-        REWARD: {"context": torch.cat([told, ends], -1), "y": rows.reward[:, None], "subject": rows.subject},
-        BEFORE: {"context": _told(real), "y": _classes(code), "subject": real.subject},
-        AFTER: {"context": told, "y": _classes(rows.outcome), "subject": rows.subject},
+        REWARD: {"context": torch.cat([inputs, ends], -1), "y": rows.reward[:, None], "subject": rows.subject},
+        BEFORE: {"context": _inputs(real), "y": _classes(code), "subject": real.subject},
+        AFTER: {"context": inputs, "y": _classes(rows.outcome), "subject": rows.subject},
     }
 
 

@@ -114,7 +114,7 @@ def _energy(model: StructuralCausalModel, rows: Transitions, theta: Tensor, seed
 
 def _selection(recipes: Sequence[Recipe[StructuralCausalModel]], scores: Sequence[HeldOutScores]) -> Selection:
     best = _best(scores)
-    behind = [_behind(each, scores[best]) for each in scores]
+    behind = [_behind(candidate, scores[best]) for candidate in scores]
     taken = next(i for i, distance in enumerate(behind) if distance <= CLEAR)
     names = [name_of(recipe) for recipe in recipes]
     candidates = tuple(
@@ -131,12 +131,12 @@ def _selection(recipes: Sequence[Recipe[StructuralCausalModel]], scores: Sequenc
 
 def _best(scores: Sequence[HeldOutScores]) -> int:
     """The highest likelihood; a model without one is best only where it is clearly ahead in the energy score."""
-    with_density = [i for i, each in enumerate(scores) if each.log_likelihood is not None]
+    with_density = [i for i, score in enumerate(scores) if score.log_likelihood is not None]
     if not with_density:
         return max(range(len(scores)), key=lambda i: float(scores[i].negative_energy.mean()))
     best = max(with_density, key=lambda i: float(scores[i].log_likelihood.mean()))  # pyright: ignore[reportOptionalMemberAccess]
-    for i, each in enumerate(scores):
-        if each.log_likelihood is None and _behind(scores[best], each) > CLEAR:
+    for i, score in enumerate(scores):
+        if score.log_likelihood is None and _behind(scores[best], score) > CLEAR:
             best = i
     return best
 

@@ -63,7 +63,7 @@ class AdversarialSCM(SCMRecipe):
 
     @abstractmethod
     def discriminator(self, state: int, context: int, members: int) -> StackedMLP:
-        """A judge of (c, u, s')."""
+        """The discriminator of (c, u, s')."""
 
     @abstractmethod
     def weights(self) -> tuple[float, float]:
@@ -72,10 +72,10 @@ class AdversarialSCM(SCMRecipe):
     def fit_many(
         self, jobs: Sequence[Job], monitor: Monitor = Monitor(), device: str = "cpu"
     ) -> list[StructuralCausalModel]:
-        told, first = [self._with_room(job) for job in jobs], jobs[0].data
-        shape = first.state_size, first.state_size + first.action.shape[1] + told[0].theta.shape[1], len(jobs)
+        with_factors, first = [self._with_room(job) for job in jobs], jobs[0].data
+        shape = first.state_size, first.state_size + first.action.shape[1] + with_factors[0].theta.shape[1], len(jobs)
         mechanism, discriminator = self.build(*shape), self.discriminator(*shape)
-        padded = standardised(mechanism, told)
+        padded = standardised(mechanism, with_factors)
         seeds = [derive(job.seed, "bicogan") for job in jobs]
         _initialise(mechanism, discriminator, seeds)
         on = device_of(device)

@@ -58,7 +58,7 @@ def normalised(members: int, inputs: int, hidden: Sequence[int], outputs: int) -
 
 
 class ConditionalEncoder(nn.Module):
-    """E(s, a, θ, s') → û: it is told the context, so its ĉ is c."""
+    """E(s, a, θ, s') → û: it sees the context, so its ĉ is c."""
 
     def __init__(self, members: int, context: int, size: int, hidden: Sequence[int]) -> None:
         super().__init__()
@@ -240,9 +240,9 @@ class AdversarialTraining(StackTraining):
         for name in ("context", "target"):
             standard = getattr(mechanism, name)(padded.columns[name].to(device))
             self.register_buffer(name, standard, persistent=False)
-        self.fools, self.judges = _trainable(self.live), _trainable(discriminator)
-        self.fooling = adam(self.fools, how.learning_rate, how.betas)
-        self.judging = adam(self.judges, how.learning_rate, how.betas)
+        self.generator_weights, self.discriminator_weights = _trainable(self.live), _trainable(discriminator)
+        self.generator_optimizer = adam(self.generator_weights, how.learning_rate, how.betas)
+        self.discriminator_optimizer = adam(self.discriminator_weights, how.learning_rate, how.betas)
 
     def draw(self, member: int, random: torch.Generator, steps: int) -> dict[str, Tensor]:
         if self.factoring is None:
@@ -271,23 +271,23 @@ class AdversarialTraining(StackTraining):
         generated = self.live.generator(inputs, noise)
         guess, abducted = self.live.encoder(context, y)
         joint = torch.cat([torch.cat([guess, abducted, y], -1), torch.cat([context, noise, generated], -1)], 1)
-        judged = self._judge(joint.detach())
+        discriminator_step = self._discriminate(joint.detach())
         extra = self.regulariser * context_loss(context, guess) + disagreement
         if self.cycle:
             recovered = self.live.encoder(context, generated)[1]
             extra = extra + self.cycle * context_loss(noise, recovered)
-        fooled = self._fool(joint, extra)
+        deception_step = self._deceive(joint, extra)
         self._average()
-        return {"discriminator": judged, "deception": fooled}
+        return {"discriminator": discriminator_step, "deception": deception_step}
 
-    def _judge(self, joint: Float[Tensor, "k m j"]) -> Float[Tensor, " k"]:
+    def _discriminate(self, joint: Float[Tensor, "k m j"]) -> Float[Tensor, " k"]:
         """One step of the discriminator. Both halves pass it together, so batch norm cannot hide a difference."""
         loss = total = discriminator_loss(*self.discriminator.train()(joint).chunk(2, 1))
         if self.how.penalty:
             total = loss + self.how.penalty / 2 * self._steepness(joint)
-        self.judging.zero_grad(set_to_none=True)
-        total.sum().backward(inputs=self.judges)
-        self.judging.step()
+        self.discriminator_optimizer.zero_grad(set_to_none=True)
+        total.sum().backward(inputs=self.discriminator_weights)
+        self.discriminator_optimizer.step()
         return loss.detach()
 
     def _steepness(self, joint: Float[Tensor, "k m j"]) -> Float[Tensor, " k"]:
@@ -296,16 +296,16 @@ class AdversarialTraining(StackTraining):
         slope = torch.autograd.grad(self.discriminator.eval()(joint).sum(), joint, create_graph=True)[0]
         return slope.square().sum(-1).mean(-1)
 
-    def _fool(self, joint: Float[Tensor, "k m j"], extra: Float[Tensor, " k"]) -> Float[Tensor, " k"]:
+    def _deceive(self, joint: Float[Tensor, "k m j"], extra: Float[Tensor, " k"]) -> Float[Tensor, " k"]:
         """One step of generator and encoder against the discriminator as it now is.
 
         Batch norm uses its running statistics here: through those of the batch, G learns to blow up its own scale,
         which spoils the discriminator's view of the other half.
         """
         loss = deception_loss(*self.discriminator.eval()(joint).chunk(2, 1))
-        self.fooling.zero_grad(set_to_none=True)
-        (loss + extra).sum().backward(inputs=self.fools)
-        self.fooling.step()
+        self.generator_optimizer.zero_grad(set_to_none=True)
+        (loss + extra).sum().backward(inputs=self.generator_weights)
+        self.generator_optimizer.step()
         return loss.detach()
 
     @torch.no_grad()
@@ -340,7 +340,7 @@ class AdversarialTraining(StackTraining):
             norm.momentum = momentum
 
     def optimizers(self) -> Sequence[Optimizer]:
-        return (self.judging, self.fooling)
+        return (self.discriminator_optimizer, self.generator_optimizer)
 
     def network(self) -> nn.Module:
         return self.averaged

@@ -91,8 +91,8 @@ def vote(predictions: Float[Tensor, "m n"], count: int) -> Float[Tensor, " n"]:
 
 def wrong_codes(values: Float[Tensor, " n"], count: int) -> Int[Tensor, " b"]:
     """The rows whose value is not one of the codes 0 … count − 1."""
-    known = (values >= 0) & (values < count) & (values == values.round())
-    return (~known).nonzero()[:, 0]
+    valid = (values >= 0) & (values < count) & (values == values.round())
+    return (~valid).nonzero()[:, 0]
 
 
 def check_codes(kind: str, values: Float[Tensor, "n s"], categories: Categories, names: Sequence[str]) -> None:

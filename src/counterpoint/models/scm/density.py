@@ -132,20 +132,19 @@ class DensitySCM(SCMRecipe):
         tables, seeds = [change_table(job) for job in jobs], member_seeds(jobs, self.ensemble)
         state, context = tables[0]["y"].shape[1], tables[0]["context"].shape[1]
         mechanism = self.build(state, context, len(seeds)).to(device_of(device))
-        known, penalty = identity(self, jobs), self.penalty()
         stacked = repeated(tables, self.ensemble)
-        fit_by_likelihood(mechanism.law, stacked, seeds, self.likelihood, known, monitor, penalty)
+        fit_by_likelihood(mechanism.law, stacked, seeds, self.likelihood, identity(self, jobs), monitor, self.penalty())
         return self.cut(mechanism, jobs)
 
     def _by_rows(self, jobs: Sequence[Job], monitor: Monitor, device: str) -> list[StructuralCausalModel]:
-        """Jobs of few rows in one stack and the others in another: no job's fit depends on whom it is fitted beside."""
+        """Fit jobs of few rows in one stack and the others in another, so that no fit depends on the other jobs."""
         few = [len(job.data) <= self.few_rows for job in jobs]
         fitted: dict[int, StructuralCausalModel] = {}
         for brief in sorted(set(few)):
             recipe = replace(self, likelihood=BRIEF if brief else CAREFUL)
-            own = [i for i, each in enumerate(few) if each == brief]
+            places = [i for i, is_few in enumerate(few) if is_few == brief]
             stage = monitor.stage("few rows" if brief else "many rows") if len(set(few)) > 1 else monitor
-            fitted |= zip(own, recipe.fit_many([jobs[i] for i in own], stage, device), strict=True)
+            fitted |= zip(places, recipe.fit_many([jobs[i] for i in places], stage, device), strict=True)
         return [fitted[i].with_recipe(self) for i in range(len(jobs))]
 
     def _mixed(self, schema: Schema) -> SCMRecipe:

@@ -60,7 +60,7 @@ def fit_graph(
     build = lambda count: ConditionalLaw(count, 0, size, recipe.law, recipe.hidden, parents)
     whole = build(len(members)).to(device_of(device))
     columns = [{"context": x[:, :0], "y": x, "subject": torch.arange(len(x))} for x in tables]
-    known = recipe_hash(recipe, parents, list(seeds), [tensors_hash({"x": x}) for x in tables])
+    run = recipe_hash(recipe, parents, list(seeds), [tensors_hash({"x": x}) for x in tables])
     stacked = repeated(columns, ensemble)
-    fit_by_likelihood(whole, stacked, members, recipe.likelihood, known, monitor, recipe.penalty())
+    fit_by_likelihood(whole, stacked, members, recipe.likelihood, run, monitor, recipe.penalty())
     return [GraphSCM(with_weights(build(ensemble), part)) for part in unstack(whole.state_dict(), len(tables))]

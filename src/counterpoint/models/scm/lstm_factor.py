@@ -42,7 +42,7 @@ class LSTMFactor:
     """Columns of θ, read linearly from the LSTM's last output; the paper does not say how many."""
     agreement: Weight = 1.0
     """Weight of the variance of θ(w) within subjects, where its variance over all windows is 1, and of the squared
-    correlations between its columns, which would else all be the one on which windows agree most."""
+    correlations between its columns, which otherwise would all be the one on which windows agree most."""
     draws: Annotated[int, Range(2, 1000)] = 2
     """Windows of each row's subject in an update."""
 
@@ -78,26 +78,31 @@ def inputs_of(windows: Windows) -> Float[Tensor, "w length i"]:
 
 
 def subject_means(
-    each: Float[Tensor, "w t"], owner: Int[Tensor, " w"], subject: Int[Tensor, " n"], otherwise: Float[Tensor, "1 t"]
+    window_factors: Float[Tensor, "w t"],
+    owner: Int[Tensor, " w"],
+    subject: Int[Tensor, " n"],
+    otherwise: Float[Tensor, "1 t"],
 ) -> Float[Tensor, "n t"]:
     """The mean over the windows of every row's subject; `otherwise` where it has none."""
     subjects, number = torch.cat([owner, subject]).unique(return_inverse=True)
     owner, subject = number.split([len(owner), len(subject)])
     count = owner.bincount(minlength=len(subjects))[:, None]
-    total = each.new_zeros(len(subjects), each.shape[1]).index_add(0, owner, each)
+    total = window_factors.new_zeros(len(subjects), window_factors.shape[1]).index_add(0, owner, window_factors)
     return torch.where(count > 0, total / count.clamp(min=1), otherwise)[subject]
 
 
 def earlier_means(
-    each: Float[Tensor, "w t"], windows: Windows, rows: Transitions, otherwise: Float[Tensor, "1 t"]
+    window_factors: Float[Tensor, "w t"], windows: Windows, rows: Transitions, otherwise: Float[Tensor, "1 t"]
 ) -> Float[Tensor, "n t"]:
     """For every row, the mean over its subject's windows that ended before it; `otherwise` where none has."""
     place = _places_in_order(rows)
     first = torch.searchsorted(windows.subject, rows.subject)
     last = torch.searchsorted(place[windows.rows[:, -1]], place).maximum(first)
-    total = torch.cat([each.new_zeros(1, each.shape[1]).double(), each.double().cumsum(0)])
+    total = torch.cat(
+        [window_factors.new_zeros(1, window_factors.shape[1]).double(), window_factors.double().cumsum(0)]
+    )
     count = (last - first)[:, None]
-    return torch.where(count > 0, (total[last] - total[first]).to(each) / count.clamp(min=1), otherwise)
+    return torch.where(count > 0, (total[last] - total[first]).to(window_factors) / count.clamp(min=1), otherwise)
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,7 @@ class Histories:
     """The windows of a table, subject after subject, and for rows to learn from those that may tell their factor.
 
     Row r may use `free[r]` windows of its subject: those from `first[r]` on, less `barred[r]` of them from `gap[r]` on,
-    which hold the row's own next state: a factor that has seen it would foretell the noise.
+    which hold the row's own next state: a factor that has seen it would reveal the noise.
     """
 
     windows: Float[Tensor, "w length i"]
@@ -180,9 +185,9 @@ class FactorTraining(nn.Module):
 
     def forward(self, factor: WindowFactors, numbers: Int[Tensor, "k b m"]) -> tuple[Tensor, Float[Tensor, " k"]]:
         """θ of every row of a minibatch, the mean of its windows; and what `agreement` weighs, weighted."""
-        each = factor(self._windows(numbers.flatten(1)))
-        correlation = each.mT @ each / each.shape[1]
-        windows = each.unflatten(1, numbers.shape[1:])
+        window_factors = factor(self._windows(numbers.flatten(1)))
+        correlation = window_factors.mT @ window_factors / window_factors.shape[1]
+        windows = window_factors.unflatten(1, numbers.shape[1:])
         disagreement = windows.var(2).mean(1).sum(-1) + correlation.triu(1).square().sum((1, 2))
         return windows.mean(2), self.how.agreement * disagreement
 
@@ -198,13 +203,13 @@ class FactorTraining(nn.Module):
         usual, factor.norm.momentum = factor.norm.momentum, 1.0
         factor.train()(self._windows(torch.stack(drawn).to(device)))
         factor.norm.momentum = usual
-        each = factor.eval().in_pieces(self.windows).cpu()
+        window_factors = factor.eval().in_pieces(self.windows).cpu()
         tables = []
         for member, history in enumerate(self.histories):
-            own, owner = each[member, : len(history.owner)], history.owner
-            present = subject_means(own, owner, owner.unique(), own[:1])
+            theta, owner = window_factors[member, : len(history.owner)], history.owner
+            present = subject_means(theta, owner, owner.unique(), theta[:1])
             factor.population[member] = present.mean(0).to(device)
-            tables.append({"theta": subject_means(own, owner, history.subject, present.mean(0, keepdim=True))})
+            tables.append({"theta": subject_means(theta, owner, history.subject, present.mean(0, keepdim=True))})
         return pad(tables).columns["theta"].to(device)
 
 

@@ -85,12 +85,12 @@ class MixedMechanism(StructuralMechanism):
     def predict(self, context: Tensor, state: Tensor, noise: Tensor) -> Tensor:
         self._check(state)
         layout, sizes = self.layout, [len(columns) for columns in self.layout.own.values()]
-        *own, gumbels = noise.split([*sizes, sum(self.codes.counts)], -1)
+        *normal, gumbels = noise.split([*sizes, sum(self.codes.counts)], -1)
         seen, before = layout.seen(context), layout.seen.link(state)
         after = before.clone(memory_format=torch.contiguous_format)
         after[..., places(layout.coded, state.device)] = self.codes.predict(seen, gumbels)
-        for (name, law), luck in zip(self.laws.items(), own, strict=True):
-            change = law.predict(self._read(name, seen, before, after), luck)  # pyright: ignore[reportCallIssue]
+        for (name, law), draws in zip(self.laws.items(), normal, strict=True):
+            change = law.predict(self._read(name, seen, before, after), draws)  # pyright: ignore[reportCallIssue]
             after[..., places(layout.own[name], state.device)] += change
         return layout.seen.unlink(after)
 
@@ -98,8 +98,8 @@ class MixedMechanism(StructuralMechanism):
         """What a law reads: the context, or for what is computed the other columns as they are now."""
         if name == CHANGE:
             return seen
-        told = self.layout.told(before, after)
-        return self.layout.with_steps(told, self.steps) if name == SCORES else told
+        inputs = self.layout.computed_inputs(before, after)
+        return self.layout.with_steps(inputs, self.steps) if name == SCORES else inputs
 
     def combine(self, predictions: Float[Tensor, "m n s"]) -> Float[Tensor, "n s"]:
         """The members' interquartile mean for a continuous column, their vote for a categorical one."""
@@ -143,7 +143,7 @@ class MixedSCM(SCMRecipe):
     law: Law = Spline()
     """The law of one continuous column, as in `DensitySCM`."""
     static: tuple[Count, ...] = ()
-    """State columns that never change within a subject; they are told, not foretold."""
+    """State columns that never change within a subject; they are inputs, not predicted."""
     computed: tuple[Count, ...] = ()
     """State columns that follow from the others of the same moment and from what they were themselves."""
     scores: tuple[Count, ...] = ()
@@ -180,8 +180,8 @@ class MixedSCM(SCMRecipe):
         laws: dict[str, Any] = {**mechanism.laws, **({CODES: mechanism.codes} if mechanism.codes.size else {})}
         for name, law in laws.items():
             columns = [
-                {"context": own[name][0], "y": own[name][1], "subject": table["subject"]}
-                for own, table in zip(fitted, tables, strict=True)
+                {"context": laws_columns[name][0], "y": laws_columns[name][1], "subject": table["subject"]}
+                for laws_columns, table in zip(fitted, tables, strict=True)
             ]
             stacked, stage = repeated(columns, self.ensemble), monitor.stage(name)
             # Scores and ratios are far from linear in what they are made of: only what happens by itself has a price.
@@ -196,14 +196,14 @@ class MixedSCM(SCMRecipe):
         """What each law reads and what it is of, in one table, whose first member is `first`; takes its steps."""
         layout = mechanism.layout
         before, after = (layout.seen.link(table[name]) for name in ("state", "next_state"))
-        seen, told = layout.seen(table["context"]), layout.told(before, after)
-        read = {CHANGE: seen, RATIOS: told}
+        seen, inputs = layout.seen(table["context"]), layout.computed_inputs(before, after)
+        read = {CHANGE: seen, RATIOS: inputs}
         if layout.scores:
-            steps = steps_of(told[:, len(layout.computed) :][:, : layout.stepped])
+            steps = steps_of(inputs[:, len(layout.computed) :][:, : layout.stepped])
             mechanism.steps[first : first + self.ensemble] = steps.to(mechanism.steps)
-            read[SCORES] = layout.with_steps(told, steps)
-        found = {name: (read[name], (after - before)[:, columns]) for name, columns in layout.own.items()}
-        return found | {CODES: (seen, table["next_state"][:, layout.coded])}
+            read[SCORES] = layout.with_steps(inputs, steps)
+        columns_of = {name: (read[name], (after - before)[:, columns]) for name, columns in layout.own.items()}
+        return columns_of | {CODES: (seen, table["next_state"][:, layout.coded])}
 
     def build(self, state: int, context: int, members: int) -> MixedMechanism:
         check_categories(self.categories, (*self.static, *self.computed), state)
@@ -235,7 +235,9 @@ def categorical(*counts: int, ensemble: int = 5) -> MixedSCM:
 def check_categories(categories: Categories, static: tuple[int, ...], state: int) -> None:
     """Raise one line where `categories` does not fit a state of so many columns."""
     if not categories and not static:
-        raise CounterpointError("MixedSCM has no categorical column, and none that is told or computed; use DensitySCM")
+        raise CounterpointError(
+            "MixedSCM has no categorical column, and none that is static or computed; use DensitySCM"
+        )
     columns = [column for column, _ in categories]
     for column, count in categories:
         if not 0 <= column < state or columns.count(column) > 1:

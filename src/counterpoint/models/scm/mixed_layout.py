@@ -46,15 +46,15 @@ class ColumnBlocks:
         """The columns of numbers that each law is of; those of the later ones follow from those of the first."""
         other = {*self.static, *self.computed, *(column for column, _ in self.seen.categories)}
         ratios = [column for column in self.computed if column not in self.scores]
-        every = {CHANGE: [c for c in range(self.state) if c not in other], RATIOS: ratios, SCORES: list(self.scores)}
-        return {name: columns for name, columns in every.items() if columns}
+        columns = {CHANGE: [c for c in range(self.state) if c not in other], RATIOS: ratios, SCORES: list(self.scores)}
+        return {name: part for name, part in columns.items() if part}
 
     @property
     def stepped(self) -> int:
         """Columns of numbers that a score may be made of."""
         return self.state - len(self.computed) - len(self.seen.categories) if self.scores else 0
 
-    def told(self, before: Tensor, after: Tensor) -> Tensor:
+    def computed_inputs(self, before: Tensor, after: Tensor) -> Tensor:
         """What computed columns follow from, of linked states: what they were, and all others as they are now.
 
         Amounts come twice, by their logarithm for ratios and as they are for sums.
@@ -72,17 +72,17 @@ class ColumnBlocks:
         """Amounts that are not computed."""
         return [column for column, _ in self.seen.amounts if column not in self.computed]
 
-    def with_steps(self, told: Float[Tensor, "*n t"], steps: Float[Tensor, "*k c b"]) -> Float[Tensor, "*n w"]:
+    def with_steps(self, inputs: Float[Tensor, "*n t"], steps: Float[Tensor, "*k c b"]) -> Float[Tensor, "*n w"]:
         """The same, and whether each number is beyond each of its steps: scores are sums of such steps."""
-        numbers = told[..., len(self.computed) : len(self.computed) + self.stepped, None]
-        return torch.cat([told, (numbers > steps.unsqueeze(-3)).to(told).flatten(-2)], -1)
+        numbers = inputs[..., len(self.computed) : len(self.computed) + self.stepped, None]
+        return torch.cat([inputs, (numbers > steps.unsqueeze(-3)).to(inputs).flatten(-2)], -1)
 
     def read_width(self, name: str) -> int:
         """Columns that a law reads."""
         if name == CHANGE:
             return self.seen.width(self.context)
-        told = self.state + sum(count - 1 for _, count in self.seen.categories) + len(self.summed)
-        return told + self.stepped * STEPS * (name == SCORES)
+        inputs = self.state + sum(count - 1 for _, count in self.seen.categories) + len(self.summed)
+        return inputs + self.stepped * STEPS * (name == SCORES)
 
 
 def steps_of(numbers: Float[Tensor, "n c"]) -> Float[Tensor, "c b"]:

@@ -1,4 +1,4 @@
-"""Members as draws from a posterior: worlds that differ as much as the data leave open.
+"""Members as draws from a posterior, which differ as much as the data leave open.
 
     s' − s = d(s, a) + x·β_j + σ_j·u,      β_ij ~ N(0, 1/α_ij),      x = the standardised (s, a, θ) and a 1
 
@@ -69,10 +69,10 @@ class PosteriorDraws:
 
 
 def _regression(
-    law: ConditionalLaw, told: Float[Tensor, "n c"], y: Float[Tensor, "n d"]
+    law: ConditionalLaw, inputs_of_rows: Float[Tensor, "n c"], y: Float[Tensor, "n d"]
 ) -> tuple[Float[Tensor, "m n i"], Float[Tensor, "m n d"]]:
     """Inputs of every member's linear part, the last of them 1, and what its network leaves for it to explain."""
-    context = told.expand(law.members, -1, -1)
+    context = inputs_of_rows.expand(law.members, -1, -1)
     inputs = law.context(context)
     departure = law.predict(context, torch.zeros_like(y).expand(law.members, -1, -1))
     departure = departure - law.y.mean - inputs @ law.slope
@@ -98,10 +98,10 @@ def linear_posterior(
     for _ in range(ROUNDS):
         covariance = torch.linalg.inv(gram / variance[..., None, None] + torch.diag_embed(precision))
         mean = covariance @ product / variance[..., None, None]
-        known = 1 - precision * covariance.diagonal(dim1=-2, dim2=-1)
-        precision = known.clamp(min=LEAST) / (mean[..., 0].square() + LEAST * total[..., None])
+        determined = 1 - precision * covariance.diagonal(dim1=-2, dim2=-1)
+        precision = determined.clamp(min=LEAST) / (mean[..., 0].square() + LEAST * total[..., None])
         precision = precision.clamp(max=1e8 / total[..., None]) * flat + 1e-9 * (1 - flat)
         misfit = square - 2 * (mean.mT @ product)[..., 0, 0] + (mean.mT @ gram @ mean)[..., 0, 0]
-        variance = (misfit / (rows - known.sum(-1)).clamp(min=1)).maximum(LEAST * total)
+        variance = (misfit / (rows - determined.sum(-1)).clamp(min=1)).maximum(LEAST * total)
     covariance = (covariance + covariance.mT) / 2
     return mean[..., 0], covariance, variance

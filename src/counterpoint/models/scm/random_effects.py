@@ -1,4 +1,4 @@
-"""An SCM whose subjects differ: s' = f(s, a, θ, u) with θ ~ N(0, I), one for each subject, known by an exact posterior.
+"""An SCM with subject factors: s' = f(s, a, θ, u), θ ~ N(0, I) for each subject, with an exact posterior.
 
 `model.subject_factors(rows)` gives the posterior of every subject from its rows: a sum over them, in any order and of
 any number, the prior for none. `model.factors_before(rows)` gives, for every row, what its subject's earlier rows say.
@@ -54,7 +54,7 @@ class RandomEffects(SCMRecipe):
     hidden: Widths = (32, 32)
     """Widths of the network that adds to the linear model."""
     schedule: Schedule = Schedule(steps=600, check_every=50, patience=4, rate="one-cycle")
-    """How long the network is trained; it is kept where subjects kept aside like it better."""
+    """How long the network is trained; it is kept where it improves the score on held-out subjects."""
     learning_rate: Rate = 5e-3
     """Peak learning rate of AdamW."""
     batch: Positive = 32
@@ -81,17 +81,17 @@ class RandomEffects(SCMRecipe):
         chosen = [self.chosen(table, job) for table, job in zip(tables, jobs, strict=True)]
         models: dict[int, StructuralCausalModel] = {}
         for recipe in dict.fromkeys(chosen):
-            own = [i for i, each in enumerate(chosen) if each == recipe]
-            stage = monitor if len(set(chosen)) == 1 else monitor.stage(f"effects-{own[0]}")
-            fitted = recipe._fit([jobs[i] for i in own], [tables[i] for i in own], stage, device)
-            models |= dict(zip(own, fitted, strict=True))
+            places = [i for i, other in enumerate(chosen) if other == recipe]
+            stage = monitor if len(set(chosen)) == 1 else monitor.stage(f"effects-{places[0]}")
+            fitted = recipe._fit([jobs[i] for i in places], [tables[i] for i in places], stage, device)
+            models |= zip(places, fitted, strict=True)
         return [models[i].with_recipe(self) for i in range(len(jobs))]
 
     def chosen(self, table: EffectsTable, job: Job) -> "RandomEffects":
         """The same recipe with everything decided that a table decides."""
         schema, seed = job.data.schema, derive(job.seed, "choice")
         plain: tuple[Change, ...] = self.changes or ("difference",) * len(schema.states)
-        layout = EquationForm(plain, schema.categories, _told(schema))
+        layout = EquationForm(plain, schema.categories, _unpredicted(schema))
         if self.changes:
             _check_changes(table, layout, schema)
         else:
@@ -106,16 +106,16 @@ class RandomEffects(SCMRecipe):
         assert self.factors is not None
         members = self.ensemble * len(jobs)
         seeds, states = member_seeds(jobs, self.ensemble), jobs[0].data.state_size
-        mechanism = self.build(states, tables[0].told.shape[1] + self.factors, members)
+        mechanism = self.build(states, tables[0].inputs.shape[1] + self.factors, members)
         initialise(mechanism.law.net, seeds)
         mechanism.law.silence(torch.ones(members, dtype=torch.bool))
         records, drawn = [], []
         for place, (job, table) in enumerate(zip(jobs, tables, strict=True)):
             record = self._records(job, table)
-            own = [bootstrap(record.learned, member, job.seed) for member in range(self.ensemble)]
-            self._start(mechanism.law, place * self.ensemble, table, record, own)
+            subjects = [bootstrap(record.learned, member, job.seed) for member in range(self.ensemble)]
+            self._start(mechanism.law, place * self.ensemble, table, record, subjects)
             records += [record] * self.ensemble
-            drawn += own
+            drawn += subjects
         mechanism.to(device_of(device))
         if any(len(record.held) for record in records):
             self._train(mechanism.law, records, drawn, seeds, identity(self, jobs), monitor)
@@ -133,7 +133,7 @@ class RandomEffects(SCMRecipe):
             order, kept = held_out_last(learned, self.held_out, derive(job.seed, "held out"))
             learned, held = order[:kept], order[kept:]
         y = self.layout.change(table.state, table.after)
-        return SubjectRows(table.told, table.state, y, rows, learned, held)
+        return SubjectRows(table.inputs, table.state, y, rows, learned, held)
 
     def _start(
         self, law: EffectsLaw, first: int, table: EffectsTable, record: SubjectRows, drawn: Sequence[Tensor]
@@ -145,8 +145,8 @@ class RandomEffects(SCMRecipe):
         sums = ready.sums[record.learned]
         effects = fit(sums, self.factors)
         for member, subjects in enumerate(drawn):
-            own = effects if not member else self._resampled(effects, ready, record, subjects)
-            law.take(first + member, own, ready)
+            resampled = self._resampled(effects, ready, record, subjects) if member else effects
+            law.take(first + member, resampled, ready)
 
     def _resampled(
         self, effects: LinearEffects, ready: Prepared, record: SubjectRows, subjects: Int[Tensor, " a"]
@@ -162,14 +162,14 @@ class RandomEffects(SCMRecipe):
         records: Sequence[SubjectRows],
         drawn: Sequence[Tensor],
         seeds: Sequence[int],
-        known: str,
+        run: str,
         monitor: Monitor,
     ) -> None:
         """Train the networks, and go back to the linear model where they do not pay."""
         learner = EffectsTraining(law, records, drawn, self.batch, self.learning_rate)
         before = learner.score()
         monitor.report(monitor.name, 0, self.schedule.steps)
-        trained = train(learner, self.schedule, seeds, known, monitor)
+        trained = train(learner, self.schedule, seeds, run, monitor)
         law.silence(~(trained.best_score < before))
 
     def build(self, state: int, context: int, members: int) -> EffectsMechanism:
@@ -179,28 +179,30 @@ class RandomEffects(SCMRecipe):
         )
         assert self.layout is not None
         assert self.factors is not None
-        told = context - self.factors
-        inputs = told + sum(count - 1 for _, count in self.layout.categories)
+        inputs = context - self.factors + sum(count - 1 for _, count in self.layout.categories)
         return EffectsMechanism(EffectsLaw(members, self.layout, inputs, self.factors, self.hidden), context)
 
 
-def _told(schema: Schema) -> tuple[int, ...]:
+def _unpredicted(schema: Schema) -> tuple[int, ...]:
     """Columns that have no equation; a category that changes is refused."""
-    told = schema.unpredicted
-    coded = [schema.state_names[column] for column, _ in schema.categories if column not in told]
+    unpredicted = schema.unpredicted
+    coded = [schema.state_names[column] for column, _ in schema.categories if column not in unpredicted]
     require(
         not coded,
         f"state column '{(coded or [''])[0]}' is a category that changes, and random effects are for numbers; use"
         " DensitySCM, or load the table with it as a number",
     )
-    require(len(told) < len(schema.states), "every state column is static, so nothing ever changes; add one that does")
-    return told
+    require(
+        len(unpredicted) < len(schema.states),
+        "every state column is static, so nothing ever changes; add one that does",
+    )
+    return unpredicted
 
 
 def _check_changes(table: EffectsTable, layout: EquationForm, schema: Schema) -> None:
     """Changes that were given are one for each column, and ratios are of what is always positive."""
-    given, names = len(layout.changes), schema.state_names
-    require(given == len(names), f"changes names {given} columns of {len(names)}; name all or none")
+    count, names = len(layout.changes), schema.state_names
+    require(count == len(names), f"changes names {count} columns of {len(names)}; name all or none")
     wrong = [names[i] for i, is_ratio in enumerate(layout.relative) if is_ratio and not table.positive(i)]
     require(not wrong, f"state column '{(wrong or [''])[0]}' is not always positive; let its change be a difference")
 

@@ -50,11 +50,11 @@ class ContextEncoding:
 
     def __call__(self, context: Float[Tensor, "*n c"]) -> Float[Tensor, "*n w"]:
         """What a law reads: every dose as it is, and a column for each of its levels but the first and the last."""
-        told = [spread_levels(self.link(context), self.categories)]
+        inputs = [spread_levels(self.link(context), self.categories)]
         for column, levels in self.doses:
             inner = constant(levels[1:-1], context.device)
-            told.append(torch.isclose(context[..., column, None], inner).to(context))
-        return torch.cat(told, -1) if self.doses else told[0]
+            inputs.append(torch.isclose(context[..., column, None], inner).to(context))
+        return torch.cat(inputs, -1) if self.doses else inputs[0]
 
     def width(self, context: int) -> int:
         """Columns that a law reads of a context of so many."""

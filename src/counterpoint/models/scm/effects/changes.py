@@ -1,4 +1,4 @@
-"""What the change of a column is, a difference, a ratio or a log ratio, and what of a state its equations are told."""
+"""Parametrisation of the columns' equations: the change modelled (difference, ratio, log ratio) and the features."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -21,13 +21,13 @@ TINY = 1e-30
 
 @dataclass(frozen=True)
 class EquationForm:
-    """Which columns of a state have an equation, and in which terms it is written."""
+    """Which columns of a state have an equation, and what each equation models."""
 
     changes: tuple[Change, ...]
     """One for each column of the state; those of columns without an equation are not read."""
     categories: Categories = ()
-    told: tuple[Count, ...] = ()
-    """Columns that are told and not foretold: static ones, and those that are carried over from another."""
+    unpredicted: tuple[Count, ...] = ()
+    """Columns without an equation, which are inputs only: static ones, and those carried over from another."""
     combined: bool = False
     """Whether part of the noise is proportional to the amount, in columns whose change is a difference."""
 
@@ -37,12 +37,12 @@ class EquationForm:
     @property
     def moving(self) -> list[int]:
         """The columns that have an equation."""
-        return [column for column in range(len(self.changes)) if column not in self.told]
+        return [column for column in range(len(self.changes)) if column not in self.unpredicted]
 
     @property
     def relative(self) -> tuple[bool, ...]:
-        """Columns whose equation is written in ratios, and which are told as logarithms."""
-        return tuple(change != "difference" and i not in self.told for i, change in enumerate(self.changes))
+        """Columns whose change is a ratio; their logarithm is the feature."""
+        return tuple(change != "difference" and i not in self.unpredicted for i, change in enumerate(self.changes))
 
     @property
     def additive(self) -> tuple[float, ...]:
@@ -50,16 +50,16 @@ class EquationForm:
         return tuple(float(self.changes[column] == "difference") for column in self.moving)
 
     def of_moving(self, state: Float[Tensor, "*n s"]) -> Float[Tensor, "*n d"]:
-        """The columns that have an equation, without a word to the processor where a GPU works."""
-        return state.index_select(-1, constant(tuple(self.moving), state.device)) if self.told else state
+        """The columns that have an equation; does not synchronise with the GPU."""
+        return state.index_select(-1, constant(tuple(self.moving), state.device)) if self.unpredicted else state
 
-    def features(self, told: Float[Tensor, "*n c"]) -> Float[Tensor, "*n f"]:
-        """What the equations see of state and action, before it is standardised."""
+    def features(self, inputs: Float[Tensor, "*n c"]) -> Float[Tensor, "*n f"]:
+        """Features of state and action, before standardisation."""
         if any(self.relative):
-            rest = told.shape[-1] - len(self.changes)
-            logged = constant((*self.relative, *[False] * rest), told.device)
-            told = torch.where(logged, told.clamp(min=TINY).log(), told)
-        return spread_levels(told, self.categories)
+            rest = inputs.shape[-1] - len(self.changes)
+            logged = constant((*self.relative, *[False] * rest), inputs.device)
+            inputs = torch.where(logged, inputs.clamp(min=TINY).log(), inputs)
+        return spread_levels(inputs, self.categories)
 
     def change(self, state: Float[Tensor, "*n s"], after: Float[Tensor, "*n s"]) -> Float[Tensor, "*n d"]:
         """y of every moving column."""
@@ -73,14 +73,14 @@ class EquationForm:
         return torch.where(logarithm, logged, torch.where(ratio, plain / positive, plain))
 
     def after(self, state: Float[Tensor, "*n s"], y: Float[Tensor, "*n d"]) -> Float[Tensor, "*n s"]:
-        """The next state that these changes lead to; what is only told stays as it is."""
+        """The next state that these changes lead to; columns without an equation stay as they are."""
         before = self.of_moving(state)
         moved = before + y
         if any(self.relative):
             ratio, logarithm = self._kinds(state)
             grown = torch.where(logarithm, y.clamp(max=80).exp(), (1 + y).clamp(min=SMALLEST))
             moved = torch.where(ratio | logarithm, before * grown, moved)
-        if not self.told:
+        if not self.unpredicted:
             return moved
         return state.contiguous().index_copy(-1, constant(tuple(self.moving), state.device), moved)
 
@@ -92,6 +92,6 @@ class EquationForm:
 
     def _kinds(self, state: Tensor) -> tuple[Tensor, Tensor]:
         """Which moving columns are ratios, and which are log ratios."""
-        own = [self.changes[column] for column in self.moving]
-        ratio, logarithm = (tuple(change == kind for change in own) for kind in ("ratio", "log ratio"))
+        changes = [self.changes[column] for column in self.moving]
+        ratio, logarithm = (tuple(change == kind for change in changes) for kind in ("ratio", "log ratio"))
         return constant(ratio, state.device), constant(logarithm, state.device)

@@ -1,7 +1,7 @@
 """How many factors subjects differ by, and what each column's change means: chosen on subjects kept aside.
 
-Both are tried with the linear model, which takes a second. A candidate is worth the marginal likelihood that it gives
-to whole subjects it was not fitted on, in the units of the columns themselves. Of two candidates the simpler one is
+Both are tried with the linear model, which takes a second. A candidate's score is the marginal likelihood of whole
+subjects it was not fitted on, in the units of the columns themselves. Of two candidates the simpler one is
 kept unless the other is better by more than the standard error of their difference over subjects.
 """
 
@@ -53,14 +53,14 @@ def choose_changes(table: EffectsTable, layout: EquationForm, factors: int | Non
     """What each column's change means, one column after another; ratios only where the column is always positive."""
     table = some_subjects(table, seed)
     tried = TRIED_FACTORS if factors is None else factors
-    found: dict[EquationForm, Float[Tensor, " n"]] = {}
+    densities: dict[EquationForm, Float[Tensor, " n"]] = {}
     for column in _positive(table, layout):
         for change in CHANGES[1:]:
             other = replace(layout, changes=_with(layout.changes, column, change))
-            for each in (layout, other):
-                if each not in found:
-                    found[each] = held_out_density(prepare(table, each, min(tried, 1)), tried, seed)
-            layout = other if better(found[layout], found[other]) else layout
+            for form in (layout, other):
+                if form not in densities:
+                    densities[form] = held_out_density(prepare(table, form, min(tried, 1)), tried, seed)
+            layout = other if better(densities[layout], densities[other]) else layout
     return layout
 
 
@@ -73,8 +73,8 @@ def choose_noise(table: EffectsTable, layout: EquationForm, factors: int | None,
     simple = prepare(table, layout, tried)
     if not simple.rows.affordable:  # No row is weighed by its own noise, so that both would fit alike.
         return layout
-    found = held_out_density(prepare(table, other, tried), tried, seed)
-    return other if better(held_out_density(simple, tried, seed), found) else layout
+    densities = held_out_density(prepare(table, other, tried), tried, seed)
+    return other if better(held_out_density(simple, tried, seed), densities) else layout
 
 
 def choose_factors(table: EffectsTable, layout: EquationForm, most: int, seed: int) -> int:
@@ -100,4 +100,4 @@ def _positive(table: EffectsTable, layout: EquationForm) -> list[int]:
 
 
 def _with(changes: Sequence[Change], column: int, change: Change) -> tuple[Change, ...]:
-    return tuple(change if i == column else own for i, own in enumerate(changes))
+    return tuple(change if i == column else other for i, other in enumerate(changes))

@@ -3,7 +3,7 @@
     y = μ(x) + B(x)·θ + D(x)·R(x)·u,    R·R' = K + diag(q·ŝ')²,    u ~ N(0, I),    θ ~ N(0, I)
 
 μ is a linear model plus what a network adds to it, and B is linear in x: θ bends slopes. K is a covariance (one cause
-may move several columns); with q, part of the noise is proportional to the amount ŝ' that μ foretells, which
+may move several columns); with q, part of the noise is proportional to the amount ŝ' that μ predicts, which
 pharmacologists call a combined error; D is a diagonal, exp(network). The network's last layer starts at zero: the law
 starts as the linear mixed-effects model, whose own numbers stay. A subject's posterior after any rows is
 
@@ -75,20 +75,20 @@ class EffectsLaw(nn.Module):
         last.bias[members] = 0.0
 
     @torch.no_grad()
-    def take(self, member: int, found: LinearEffects, ready: Prepared) -> None:
+    def take(self, member: int, effects_of_sums: LinearEffects, ready: Prepared) -> None:
         """Start a member from a linear model of a prepared table's sums."""
-        effects = ready.effects(found)
+        effects = ready.effects(effects_of_sums)
         self.x.mean[member], self.x.scale[member] = ready.rows.units.x
         self.unit[member], self.amount[member] = ready.rows.units.change, ready.rows.units.amount
         self.mean[member] = effects.mean.float()
         self.effect[member] = effects.effect.flatten(1).float()
-        self.proportional[member] = ready.share(found).clamp(min=FIRST_SHARE).log().float()
+        self.proportional[member] = ready.share(effects_of_sums).clamp(min=FIRST_SHARE).log().float()
         root = torch.linalg.cholesky(effects.covariance)
         self.corner[member] = (root.tril(-1) + root.diagonal().log().diag()).float()
 
-    def step(self, told: Float[Tensor, "k n c"], state: Float[Tensor, "k n s"]) -> StepLaw:
+    def step(self, inputs: Float[Tensor, "k n c"], state: Float[Tensor, "k n s"]) -> StepLaw:
         """The law given state and action."""
-        x = self.x(self.layout.features(told))
+        x = self.x(self.layout.features(inputs))
         line = torch.cat([torch.ones_like(x[..., :1]), x], -1)
         d, bends = self.size, self.net(x)
         mean = line @ self.mean + bends[..., :d]
@@ -101,8 +101,8 @@ class EffectsLaw(nn.Module):
         root = (self.corner.tril(-1) + self.corner.diagonal(0, 1, 2).exp().diag_embed())[:, None]
         if not self.layout.combined:
             return root
-        foretold = (self.layout.of_moving(state) + mean * self.unit) * self.amount
-        extra = (self.proportional.exp() * foretold).square()
+        amounts = (self.layout.of_moving(state) + mean * self.unit) * self.amount
+        extra = (self.proportional.exp() * amounts).square()
         return torch.linalg.cholesky_ex(root @ root.mT + extra.diag_embed())[0]
 
     def change(

@@ -30,7 +30,7 @@ AT_ONCE = 128
 class SubjectRows:
     """One job's rows, and the subjects among them, each as the numbers of its rows."""
 
-    told: Float[Tensor, "m c"]
+    inputs: Float[Tensor, "m c"]
     state: Float[Tensor, "m s"]
     y: Float[Tensor, "m d"]
     rows: Int[Tensor, "n t"]
@@ -53,7 +53,7 @@ class EffectsTraining(StackTraining):
     """K members in training; member k learns from bootstrapped subjects of its own job."""
 
     eager_updates = sys.maxsize
-    told: Tensor
+    inputs: Tensor
     state: Tensor
     y: Tensor
     rows: Tensor
@@ -65,15 +65,16 @@ class EffectsTraining(StackTraining):
         """`records[k]` is member k's; `drawn[k]` are the subjects that it learns from, some of them twice."""
         super().__init__()
         self.law, self.drawn, self.batch = law, list(drawn), batch
-        different = {id(each): each for each in records}
+        different = {id(record): record for record in records}
         first, total = {}, 0
-        for key, each in different.items():
-            first[key], total = total, total + len(each.told)
+        for key, record in different.items():
+            first[key] = total
+            total += len(record.inputs)
         rows = [torch.where(r.rows >= 0, r.rows + first[id(r)], -1) for r in records]
         wide = max(table.shape[1] for table in rows)
         tables = [nn.functional.pad(table, (0, wide - table.shape[1]), value=-1) for table in rows]
         kept = {
-            **{name: torch.cat([getattr(r, name) for r in different.values()]) for name in ("told", "state", "y")},
+            **{name: torch.cat([getattr(r, name) for r in different.values()]) for name in ("inputs", "state", "y")},
             "rows": pad_sequence(tables, batch_first=True, padding_value=-1),
             "held": pad_sequence([r.held for r in records], batch_first=True, padding_value=-1),
         }
@@ -82,8 +83,8 @@ class EffectsTraining(StackTraining):
         self.optimizer = adam(law.net.parameters(), learning_rate, decay=DECAY)
 
     def draw(self, member: int, random: torch.Generator, steps: int) -> dict[str, Tensor]:
-        own = self.drawn[member]
-        return {"subjects": own[torch.randint(len(own), (steps, self.batch), generator=random)]}
+        subjects = self.drawn[member]
+        return {"subjects": subjects[torch.randint(len(subjects), (steps, self.batch), generator=random)]}
 
     def update(self, draw: dict[str, Tensor]) -> dict[str, Tensor]:
         log_likelihood, rows = self._log_likelihood(draw["subjects"])
@@ -100,9 +101,9 @@ class EffectsTraining(StackTraining):
         table = self.rows.gather(1, subjects.clamp(min=0)[..., None].expand(-1, -1, self.rows.shape[-1]))
         there = ((table >= 0) & (subjects >= 0)[..., None]).float()
         numbers = table.clamp(min=0).flatten(1)
-        step = self.law.step(self.told[numbers], self.state[numbers])
-        found = self.law.evidence(step, self.y[numbers])
-        information, precision, density = (part.unflatten(1, (b, -1)) for part in found)
+        step = self.law.step(self.inputs[numbers], self.state[numbers])
+        evidence = self.law.evidence(step, self.y[numbers])
+        information, precision, density = (part.unflatten(1, (b, -1)) for part in evidence)
         prior = torch.eye(self.law.factors, device=there.device)
         shared = marginal((information * there[..., None]).sum(2), (precision * there[..., None, None]).sum(2) + prior)
         return (density * there).sum(2) + shared * (subjects >= 0), there.sum(2)

@@ -39,9 +39,11 @@ class Sums:
     def of(cls, x: Float[Tensor, "m p"], y: Float[Tensor, "m d"], subject: Int[Tensor, " m"], subjects: int) -> "Sums":
         """The sums over every subject's rows, in double precision."""
         order, rows = subject.argsort(stable=True), torch.bincount(subject, minlength=subjects)
-        own = [table.double()[order].split(rows.tolist()) for table in (x, y)]
+        by_subject = [table.double()[order].split(rows.tolist()) for table in (x, y)]
         pairs = ((0, 0), (0, 1), (1, 1))
-        xx, xy, yy = (torch.stack([a.T @ b for a, b in zip(own[i], own[j], strict=True)]) for i, j in pairs)
+        xx, xy, yy = (
+            torch.stack([a.T @ b for a, b in zip(by_subject[i], by_subject[j], strict=True)]) for i, j in pairs
+        )
         return cls(xx, xy, yy, rows.double())
 
     def __getitem__(self, subjects: Tensor) -> "Sums":
@@ -92,7 +94,7 @@ def fit(sums: Sums, factors: int, weight: Float[Tensor, " n"] | None = None) -> 
         return pooled
     starts = [_by_scores(sums, pooled, factors), _by_coefficients(sums, pooled, factors)]
     tried = [improve(start, sums, weight, FIRST_ROUNDS) for start in starts]
-    best = max(tried, key=lambda each: float((each.log_likelihood(sums) * weight).sum().nan_to_num(-torch.inf)))
+    best = max(tried, key=lambda start: float((start.log_likelihood(sums) * weight).sum().nan_to_num(-torch.inf)))
     return improve(best, sums, weight, ROUNDS)
 
 
@@ -120,12 +122,12 @@ def _iterate(effects: LinearEffects, sums: Sums, weight: Float[Tensor, " n"]) ->
     square = (sums.yy * weight[:, None, None]).sum(0)
     crossed = coefficients.T @ right
     noise = (square - crossed - crossed.T + coefficients.T @ left @ coefficients) / (sums.rows * weight).sum()
-    own = coefficients.view(p, 1 + r, d)
+    by_factor = coefficients.view(p, 1 + r, d)
     centre = (mean * weight[:, None]).sum(0) / weight.sum()
     spread = (both[:, 1:, 1:] * weight[:, None, None]).sum(0) / weight.sum() - centre[:, None] * centre
-    effect = own[:, 1:].permute(0, 2, 1)
+    effect = by_factor[:, 1:].permute(0, 2, 1)
     root = torch.linalg.cholesky(spread + LEAST * torch.eye(r).to(spread))
-    return LinearEffects(own[:, 0] + effect @ centre, effect @ root, _proper(noise, square, sums.rows @ weight))
+    return LinearEffects(by_factor[:, 0] + effect @ centre, effect @ root, _proper(noise, square, sums.rows @ weight))
 
 
 def _pooled(sums: Sums, weight: Float[Tensor, " n"]) -> LinearEffects:
@@ -150,8 +152,8 @@ def _by_coefficients(sums: Sums, pooled: LinearEffects, factors: int) -> LinearE
     """Start from the main directions of regression coefficients of every subject alone, shrunk to the pooled ones."""
     root, whitening = _roots(sums, pooled)
     average = root @ root.T / sums.rows.sum()
-    own = torch.linalg.solve(sums.xx + average * sums.rows.mean() ** 0.5, sums.xy - sums.xx @ pooled.mean)
-    seen = (root.T @ own @ whitening).flatten(1)
+    deviations = torch.linalg.solve(sums.xx + average * sums.rows.mean() ** 0.5, sums.xy - sums.xx @ pooled.mean)
+    seen = (root.T @ deviations @ whitening).flatten(1)
     _, size, direction = torch.linalg.svd(seen - seen.mean(0), full_matrices=False)
     return _started(pooled, root, whitening, direction[:factors] * size[:factors, None] / len(seen) ** 0.5, factors)
 
@@ -177,8 +179,8 @@ def _solve(left: Float[Tensor, "a a"], right: Float[Tensor, "a d"]) -> Float[Ten
 
 def _ridged(left: Float[Tensor, "a a"]) -> Float[Tensor, "a a"]:
     """Normal equations with a ridge in each coefficient's own units: precise columns are no measure for noisy ones."""
-    own = left.diagonal()
-    return left + RIDGE * torch.diag(own.clamp(min=RIDGE * own.mean()))
+    diagonal = left.diagonal()
+    return left + RIDGE * torch.diag(diagonal.clamp(min=RIDGE * diagonal.mean()))
 
 
 def _proper(noise: Float[Tensor, "d d"], square: Float[Tensor, "d d"], rows: Tensor) -> Float[Tensor, "d d"]:

@@ -25,30 +25,30 @@ class EffectsMechanism(StructuralMechanism, OnlineSubjectMechanism):
         return self.law.layout.moving
 
     def _split(self, context: Tensor) -> tuple[Tensor, Tensor]:
-        """What is told of state and action, and the factor."""
+        """The context's columns of state and action, and those of the factor."""
         width = self.context_width - self.law.factors
         return context[..., :width], context[..., width:]
 
     def abduct(self, context: Tensor, state: Tensor, next_state: Tensor) -> Tensor:
-        told, theta = self._split(context)
-        return self.law.noise(self.law.step(told, state), theta, self.law.layout.change(state, next_state))
+        inputs, theta = self._split(context)
+        return self.law.noise(self.law.step(inputs, state), theta, self.law.layout.change(state, next_state))
 
     def predict(self, context: Tensor, state: Tensor, noise: Tensor) -> Tensor:
-        told, theta = self._split(context)
-        return self.law.layout.after(state, self.law.change(self.law.step(told, state), theta, noise))
+        inputs, theta = self._split(context)
+        return self.law.layout.after(state, self.law.change(self.law.step(inputs, state), theta, noise))
 
     @torch.no_grad()
     def evidence(self, rows: Transitions) -> tuple[Float[Tensor, "k n r"], Float[Tensor, "k n r r"]]:
         """What every row says of its subject; nothing where it is imagined or has no next state."""
-        told, device = context(rows.state, rows.action), self.law.unit.device
+        inputs, device = context(rows.state, rows.action), self.law.unit.device
         parts: list[tuple[Tensor, Tensor]] = []
         for piece in torch.arange(len(rows)).split(CHUNK // self.members):
             state, after = (
                 table[piece].to(device).expand(self.members, -1, -1) for table in (rows.state, rows.next_state)
             )
-            step = self.law.step(told[piece].to(device).expand(self.members, -1, -1), state)
-            found = self.law.evidence(step, self.law.layout.change(state, after))
-            parts.append((found.information.double().cpu(), found.precision.double().cpu()))
+            step = self.law.step(inputs[piece].to(device).expand(self.members, -1, -1), state)
+            evidence = self.law.evidence(step, self.law.layout.change(state, after))
+            parts.append((evidence.information.double().cpu(), evidence.precision.double().cpu()))
         information, precision = (torch.cat(column, 1) for column in zip(*parts, strict=True))
         silent = (rows.imagined | ~rows.has_next).cpu()
         information[:, silent], precision[:, silent] = 0.0, 0.0
@@ -107,9 +107,9 @@ class EffectsTracker(SubjectTracker):
 
     def update(self, state: Tensor, action: Tensor, after: Tensor) -> None:
         law, members = self.mechanism.law, self.mechanism.members
-        told, before, following = (x.expand(members, -1, -1) for x in (context(state, action), state, after))
-        found = law.evidence(law.step(told, before), law.layout.change(before, following))
-        new = found.information.double(), found.precision.double()
+        inputs, before, following = (x.expand(members, -1, -1) for x in (context(state, action), state, after))
+        evidence = law.evidence(law.step(inputs, before), law.layout.change(before, following))
+        new = evidence.information.double(), evidence.precision.double()
         self.sums = new if self.sums is None else (self.sums[0] + new[0], self.sums[1] + new[1])
 
     def factors(self, subjects: int) -> SubjectFactors:
@@ -137,6 +137,6 @@ def align(mechanism: EffectsMechanism, rows: Transitions) -> None:
         part.new_zeros(law.members, subjects, *part.shape[2:]).index_add_(1, rows.subject.cpu(), part)
         for part in mechanism.evidence(rows)
     )
-    own = torch.linalg.solve(precision + torch.eye(law.factors).to(precision), information[..., None])[..., 0]
-    left, _, right = torch.linalg.svd(own.mT @ own[:1])
+    means = torch.linalg.solve(precision + torch.eye(law.factors).to(precision), information[..., None])[..., 0]
+    left, _, right = torch.linalg.svd(means.mT @ means[:1])
     law.rotation.copy_((left @ right).to(law.rotation))

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 ROUNDS = 10
-"""Rounds of reweighting in which the two parts are told apart."""
+"""Rounds of reweighting in which the two parts are separated."""
 LEAST = 1e-4
 """Share of a column's mean square residual that stays constant noise at least."""
 NUGGET = 1e-6
@@ -33,15 +33,16 @@ class CombinedNoise:
     def of(cls, residual: Float[Tensor, "m d"], amount: Float[Tensor, "m d"], combined: bool) -> "CombinedNoise":
         """What explains squared residuals column by column, and products of residuals beside."""
         if not combined:
-            found = residual.T @ residual / len(residual)
-            return cls(proper(found + NUGGET * torch.eye(len(found)).to(found)), torch.zeros_like(residual[0]))
+            covariance = residual.T @ residual / len(residual)
+            nugget = NUGGET * torch.eye(len(covariance)).to(covariance)
+            return cls(proper(covariance + nugget), torch.zeros_like(residual[0]))
         square = residual.square() + NUGGET
         parts = [_combined(r, a) for r, a in zip(square.T, amount.square().T, strict=True)]
-        own, share = torch.stack(parts).T
-        weight = (own + share * amount.square()).rsqrt()
+        base, share = torch.stack(parts).T
+        weight = (base + share * amount.square()).rsqrt()
         white, total = residual * weight.square(), weight.square()
         constant = (white.T @ white) / (total.T @ total)
-        constant = constant + torch.diag(own - constant.diagonal())
+        constant = constant + torch.diag(base - constant.diagonal())
         return cls(proper(constant), share.sqrt())
 
     @property
@@ -66,12 +67,12 @@ def _combined(square: Float[Tensor, " m"], amount: Float[Tensor, " m"]) -> Float
     """The constant and the proportional part of a variance, by reweighted least squares, neither below zero."""
     total, inputs = square.mean().clamp(min=1e-30), torch.stack([torch.ones_like(amount), amount], 1)
     alone = torch.stack([total, torch.zeros_like(total)])
-    found = alone
+    parts = alone
     for _ in range(ROUNDS):
-        weight = (inputs @ found).square().reciprocal()[:, None]
+        weight = (inputs @ parts).square().reciprocal()[:, None]
         left, right = inputs.T @ (weight * inputs), inputs.T @ (weight[:, 0] * square)
         solved = torch.linalg.solve(left + 1e-12 * left.diagonal().mean() * torch.eye(2).to(left), right)
         if not bool(solved.isfinite().all()) or bool(solved[1] <= 0):
             return alone
-        found = torch.stack([solved[0].maximum(LEAST * total), solved[1]])
-    return found
+        parts = torch.stack([solved[0].maximum(LEAST * total), solved[1]])
+    return parts

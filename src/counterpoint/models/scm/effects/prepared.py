@@ -25,7 +25,7 @@ NOISE_SUBJECTS = 1000
 class EffectsTable:
     """Rows that a model is fitted on: state and action side by side, state, next state, subject 0 … n − 1."""
 
-    told: Float[Tensor, "m c"]
+    inputs: Float[Tensor, "m c"]
     state: Float[Tensor, "m s"]
     after: Float[Tensor, "m s"]
     subject: Int[Tensor, " m"]
@@ -43,7 +43,7 @@ class EffectsTable:
         place = torch.full((self.subjects,), -1)
         place[subjects] = torch.arange(len(subjects))
         kept = place[self.subject] >= 0
-        return EffectsTable(self.told[kept], self.state[kept], self.after[kept], place[self.subject[kept]])
+        return EffectsTable(self.inputs[kept], self.state[kept], self.after[kept], place[self.subject[kept]])
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Standardised:
 
     @classmethod
     def of(cls, table: EffectsTable, layout: EquationForm) -> "Standardised":
-        x, y = layout.features(table.told).double(), layout.change(table.state, table.after).double()
+        x, y = layout.features(table.inputs).double(), layout.change(table.state, table.after).double()
         mean, spread = x.mean(0), x.std(0, correction=0)
         spread = torch.where(spread > 1e-8, spread, 1.0)
         unit = y.square().mean(0).sqrt().clamp(min=1e-12)
@@ -92,27 +92,28 @@ class Standardised:
 
     def first(self, subjects: int) -> "Standardised":
         """The rows of the first subjects."""
-        own = self.subject < subjects
+        first = self.subject < subjects
         return Standardised(
-            self.line[own], self.y[own], self.amount[own], self.subject[own], self.log_slope[own], self.units
+            self.line[first], self.y[first], self.amount[first], self.subject[first], self.log_slope[first], self.units
         )
 
     def weighed(self, noise: CombinedNoise) -> "Prepared":
         """The sums under a noise: every column of every row becomes a row of its own, in units of its own noise."""
         (m, p), d, subjects = self.line.shape, self.y.shape[1], int(self.subject.max()) + 1
-        x, y, own, slope = self.line, self.y, self.subject, self.log_slope
+        x, y, subject, slope = self.line, self.y, self.subject, self.log_slope
         nugget = (NUGGET * torch.eye(d).to(y)).expand(m, d, d)
         if self.affordable:
             roots = noise.roots(self.amount)
             white = torch.linalg.inv(roots)
             x = (white[:, :, None] * x[:, None, :, None]).reshape(m * d, p * d)
-            y, own = (white @ y[..., None]).reshape(m * d, 1), own.repeat_interleave(d)
+            y = (white @ y[..., None]).reshape(m * d, 1)
+            subject = subject.repeat_interleave(d)
             nugget = NUGGET * white.square().sum((1, 2), keepdim=True)
             slope = slope - roots.diagonal(0, 1, 2).log().sum(1)
-        each = torch.zeros(subjects, dtype=torch.double).index_add_(0, self.subject, slope)
-        sums = Sums.of(x, y, own, subjects)
+        log_slope = torch.zeros(subjects, dtype=torch.double).index_add_(0, self.subject, slope)
+        sums = Sums.of(x, y, subject, subjects)
         sums.yy.index_add_(0, self.subject, nugget)
-        return Prepared(self, noise, sums, each)
+        return Prepared(self, noise, sums, log_slope)
 
 
 @dataclass(frozen=True)
@@ -125,24 +126,24 @@ class Prepared:
     log_slope: Float[Tensor, " n"]
     """What a subject's log density under the sums lacks to be one in the units of the columns."""
 
-    def effects(self, found: LinearEffects) -> LinearEffects:
+    def effects(self, linear: LinearEffects) -> LinearEffects:
         """A model of the sums as one of the columns."""
         if not self.rows.affordable:
-            return found
+            return linear
         p, d = self.rows.line.shape[1], self.rows.y.shape[1]
-        size = found.covariance[0, 0]
-        return LinearEffects(found.mean.view(p, d), found.effect.view(p, d, -1), self.noise.constant * size)
+        size = linear.covariance[0, 0]
+        return LinearEffects(linear.mean.view(p, d), linear.effect.view(p, d, -1), self.noise.constant * size)
 
-    def share(self, found: LinearEffects) -> Float[Tensor, " d"]:
+    def share(self, linear: LinearEffects) -> Float[Tensor, " d"]:
         """The proportional part of the noise beside a model of the sums, which may leave more or less than expected."""
-        return self.noise.share * found.covariance[0, 0].sqrt()
+        return self.noise.share * linear.covariance[0, 0].sqrt()
 
     def rest(self, factors: int) -> Float[Tensor, "m d"]:
         """What a model with so many factors leaves of y, each subject at the mean of its posterior."""
-        found = fit(self.sums, factors)
-        theta, _ = found.posterior(self.sums)
-        own = self.effects(found)
-        coefficients = own.mean + (own.effect @ theta[:, None, :, None])[..., 0]
+        linear = fit(self.sums, factors)
+        theta, _ = linear.posterior(self.sums)
+        effects = self.effects(linear)
+        coefficients = effects.mean + (effects.effect @ theta[:, None, :, None])[..., 0]
         return self.rows.y - (self.rows.line[:, None] @ coefficients[self.rows.subject])[:, 0]
 
 
