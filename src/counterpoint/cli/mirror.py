@@ -116,7 +116,8 @@ def _mirror(module: str, statement: ast.ClassDef) -> Any:
     ]
     recipe = inherited or any("dataclass" in ast.unparse(decorator) for decorator in statement.decorator_list)
     if not recipe:
-        return type(statement.name, (), {})
+        # Generic classes, as `Recipe[Model]`, are mirrored without their argument.
+        return type(statement.name, (), {"__class_getitem__": classmethod(lambda cls, argument: cls)})
     mirror = make_dataclass(statement.name, own, bases=inherited, frozen=True)
     mirror.__doc__ = ast.get_docstring(statement)
     mirror.source = module
