@@ -219,18 +219,10 @@ def fit_and_score(stack: Stack, context: Context) -> Rows:
             error = _error(model if recipe == stack.recipe else recipe.reread(model), fit)
             scm, n, seed = fit
             rows.append(
-                {
-                    "scm": scm,
-                    "n": n,
-                    "seed": seed,
-                    "method": name,
-                    "error": error.error,
-                    "fresh_error": error.fresh_error,
-                    "round_trip": error.round_trip,
-                    "recipe": fingerprint(recipe),
-                    "seconds": seconds,
-                }
-            )
+                {"scm": scm, "n": n, "seed": seed, "method": name, "error": error.error,
+                 "fresh_error": error.fresh_error, "round_trip": error.round_trip, "recipe": fingerprint(recipe),
+                 "seconds": seconds}
+            )  # fmt: skip
     return rows
 
 

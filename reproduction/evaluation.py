@@ -125,17 +125,11 @@ def evaluate_policies(recipe: LogRecipe, context: Context) -> Rows:
         diagnostics = evaluation.diagnostics
         for estimate in evaluation.estimates:
             rows.append(
-                {
-                    "estimator": estimate.name,
-                    "policy": name,
-                    "estimate": estimate.value,
-                    "low": estimate.low,
-                    "high": estimate.high,
-                    "verdict": evaluation.verdict,
-                    "recommended": estimate.name == evaluation.recommended,
-                    "effective": diagnostics and diagnostics.effective,
-                    "unsupported": diagnostics and diagnostics.unsupported,
-                    "strayed": diagnostics and diagnostics.off_support,
-                }
-            )
+                {"estimator": estimate.name, "policy": name, "estimate": estimate.value, "low": estimate.low,
+                 "high": estimate.high, "verdict": evaluation.verdict,
+                 "recommended": estimate.name == evaluation.recommended,
+                 "effective": diagnostics and diagnostics.effective,
+                 "unsupported": diagnostics and diagnostics.unsupported,
+                 "strayed": diagnostics and diagnostics.off_support}
+            )  # fmt: skip
     return rows

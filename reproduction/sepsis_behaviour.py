@@ -131,20 +131,13 @@ def groups_of(policy: PersonalPolicy, rows: Transitions, action: Int[Tensor, " n
         value = values.get(f"group {group + 1}")
         given, recommended = rows.action[members].mean(0).tolist(), table[action[members]].mean(0).tolist()
         lines.append(
-            {
-                "group": group + 1,
-                "patients": patients,
-                "died": len(rows.subject[members & died(rows)].unique()) / patients,
-                "fluid_given": given[0],
-                "fluid_recommended": recommended[0],
-                "vasopressor_given": given[1],
-                "vasopressor_recommended": recommended[1],
-                "logged": value and value.logged.value,
-                "value": value and value.policy.value,
-                "low": value and value.policy.low,
-                "high": value and value.policy.high,
-            }
-        )
+            {"group": group + 1, "patients": patients,
+             "died": len(rows.subject[members & died(rows)].unique()) / patients,
+             "fluid_given": given[0], "fluid_recommended": recommended[0],
+             "vasopressor_given": given[1], "vasopressor_recommended": recommended[1],
+             "logged": value and value.logged.value, "value": value and value.policy.value,
+             "low": value and value.policy.low, "high": value and value.policy.high}
+        )  # fmt: skip
     return lines
 
 

@@ -22,7 +22,7 @@ DEMO = "COUNTERPOINT_MIMIC_DEMO"
 
 
 def demo_cohort(raw: Path | None, out: Path) -> Path:
-    """The cohort of MIMIC-III's open demo, made where it is not there yet."""
+    """Return the cohort of MIMIC-III's open demo; it is made unless it exists."""
     folder, table = raw or Path(os.environ.get(DEMO, "")), out / "sepsis-demo" / "cohort.parquet"
     require(folder != Path(), f"the demo's raw folder is not known; give --raw, or set {DEMO}")
     if not table.exists() or not table.with_suffix(".json").exists():
@@ -31,7 +31,7 @@ def demo_cohort(raw: Path | None, out: Path) -> Path:
 
 
 def report_of(experiment: Sepsis, out: Path) -> Path:
-    """The run folder of the first seed's searched policy, and its page, from what the experiment kept."""
+    """Make the run folder and the report of the first seed's searched policy; return the report's path."""
     parts, run = experiment.parts(out), Run(out / experiment.name / f"seed-{experiment.first_seed}")
     require(parts.exists(), f"'{out / experiment.name}' has no parts of a run; remove its cells and run it again")
     run.start(storage.read(parts / "data.parquet"), HELD_OUT, experiment.first_seed)
@@ -40,7 +40,7 @@ def report_of(experiment: Sepsis, out: Path) -> Path:
     examine(run)
     policy = load(parts / "policy", Policy)
     run.keep("policy", policy.judged(run.check_verdict).save, ["data", "split", "task", "scm"])
-    judged = Evaluation.from_json(read_json(parts / "evaluation.json", "run the experiment again"))
-    run.keep("evaluation", lambda path: write_text(path, judged.text()), ["data", "split", "policy"])
+    evaluation = Evaluation.from_json(read_json(parts / "evaluation.json", "run the experiment again"))
+    run.keep("evaluation", lambda path: write_text(path, evaluation.text()), ["data", "split", "policy"])
     Report(run.folder).execute()
     return run.folder / PAGE

@@ -23,6 +23,7 @@ from counterpoint.page.style import (
     legend_once,
     reference_line,
 )
+from reproduction.pages.tables import select
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +43,7 @@ def returns_by_size(
     ours_label: str = "ours: estimate and 95% interval over seeds",
     ceiling: float | None = None,
 ) -> None:
-    """The twin of the paper's Figure 2a: a panel for each of our methods, with the paper's points beside our line.
+    """Draw the counterpart of the paper's Figure 2a: a panel for each of our methods, with the paper's points.
 
     Both tables have the columns method, trials, low, estimate, high; methods that only the paper has are left out.
     """
@@ -69,9 +70,9 @@ def paired_differences(
     title: str = "Difference in return on the same data seeds",
     xlabel: str = "difference in return (95% interval)",
 ) -> None:
-    """A forest plot: columns comparison, low, estimate, high; where rows belong to groups, a panel for each group.
+    """Draw a forest plot: columns comparison, low, estimate, high; with a column group, a panel for each group.
 
-    Filled markers are intervals without zero: blue above it, vermillion below; hollow ones cannot tell.
+    Filled markers are intervals without zero: blue above it, vermillion below; hollow ones contain it.
     """
     require_columns(rows, ("comparison", "low", "estimate", "high"), "paired differences")
     comparisons, groups = unique(rows, "comparison"), list(dict.fromkeys(row.get("group") for row in rows))
@@ -83,7 +84,7 @@ def paired_differences(
         for panel, group in zip(panels, groups, strict=False):
             panel.axvline(0, color=GREY, linewidth=1.2, zorder=1)
             for row in (row for row in rows if row.get("group") == group):
-                _forest_line(panel, comparisons.index(row["comparison"]), row, told=across == 1)
+                _forest_line(panel, comparisons.index(row["comparison"]), row, numbers=across == 1)
             panel.set_title("" if group is None else str(group), loc="left", fontweight="bold")
             panel.tick_params(axis="y", length=0, labelsize=12 if across == 1 else 9)
             panel.spines["left"].set_visible(False)
@@ -102,7 +103,7 @@ def returns_by_environment(
     title: str = "True return in environments of Gymnasium, learned from random rows",
     bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
-    """A panel an environment (columns method, environment, rows, seed, return_true): a dot for each seed."""
+    """Draw a panel for each environment: columns method, environment, rows, seed, return_true; a dot for each seed."""
     require_columns(rows, ("method", "environment", "rows", "seed", "return_true"), "returns")
     named = [
         {**row, "method": f"{row['method']}, {row['rows']} rows" if row["rows"] else row["method"]} for row in rows
@@ -111,8 +112,7 @@ def returns_by_environment(
     with canvas(path, 1.9 + 0.5 * len(methods), title) as figure:
         panels = list(figure.subplots(1, len(environments), squeeze=False).flat)
         for panel, environment in zip(panels, environments, strict=True):
-            own = [row for row in named if row["environment"] == environment]
-            _environment_panel(panel, own, environment, bootstrap)
+            _environment_panel(panel, select(named, environment=environment), environment, bootstrap)
         legend_once(figure, panels)
 
 
@@ -183,14 +183,14 @@ def _returns_panel(panel: "Axes", method: str, ours: Sequence[Row], paper: Seque
     panel.set_title(textwrap.fill(method, 20), loc="left", fontweight="bold")
 
 
-def _forest_line(axes: "Axes", height: int, row: Row, told: bool) -> None:
-    """One interval; with its numbers beside it where they are told."""
+def _forest_line(axes: "Axes", height: int, row: Row, numbers: bool) -> None:
+    """Draw one interval, with or without its numbers."""
     difference = Interval(float(row["estimate"]), float(row["low"]), float(row["high"]))
     sure = difference.excludes(0.0)
     colour = (BLUE if difference.estimate > 0 else VERMILLION) if sure else GREY
     axes.plot([difference.low, difference.high], [height, height], color=colour, linewidth=2, zorder=2)
     axes.plot(difference.estimate, height, "o", color=colour, markerfacecolor=colour if sure else "white", zorder=3)
-    if not told:
+    if not numbers:
         return
     axes.annotate(
         f"{difference:+.1f}".replace("-", "−"),

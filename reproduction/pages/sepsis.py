@@ -66,7 +66,7 @@ def why_none_is_evaluated(cells: Sequence[Row]) -> str:
 
 
 def rows_of(cells: Iterable[Row], part: str) -> list[Row]:
-    """Return one part (`judged`, `mean_q`, `doses`, …) of all cells."""
+    """Return one part (`estimates`, `mean_q`, `doses`, …) of all cells."""
     return [row for cell in cells for row in cell[part]]
 
 
@@ -92,14 +92,9 @@ def policy_lines(cells: Iterable[Row]) -> list[dict[str, Any]]:
     for policy in policies_of(evaluated):
         rows = recommended(evaluated, policy)
         value, truth = column_mean(rows, "value"), column_mean(rows, "truth")
-        lines.append(
-            {
-                "policy": policy,
-                "estimate": "?" if value is None else f"{value:.2f}",
-                "verdicts": counted(row["verdict"] for row in rows),
-                "truth": "unknown" if truth is None else f"{truth:.2f}",
-            }
-        )
+        line = {"policy": policy, "estimate": "?" if value is None else f"{value:.2f}"}
+        line["verdicts"] = counted(row["verdict"] for row in rows)
+        lines.append({**line, "truth": "unknown" if truth is None else f"{truth:.2f}"})
     return lines
 
 
