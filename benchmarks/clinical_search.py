@@ -117,7 +117,7 @@ def searched_in(
     error = [counterfactual_error_of(model, task, job.data) for model, job in zip(models, jobs, strict=True)]
     found: dict[str, Any] = {"searched in": name, "error": sum(error) / len(error)}
     if not options.errors_only:
-        learned = search.with_models(jobs, models, task, device=options.device)
+        learned = search.with_models(jobs, models, task)
         policies: list[Any] = [each.selected for each in learned]
         true = true_returns(policies, task, options.subjects, 0).mean(1)
         inside = sum(policy.return_in_model for policy in policies) / len(policies)

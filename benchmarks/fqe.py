@@ -19,7 +19,11 @@ import counterpoint as cp
 from counterpoint.core.provenance import provenance
 from counterpoint.core.tables import markdown_table
 from counterpoint.data.jobs import Job, Origin
-from counterpoint.learners.d3qn import QLearner, QLoss, table
+from counterpoint.learners.d3qn import (
+    QLearner,
+    QObjective,
+    table,
+)
 from counterpoint.learners.search import SearchedPolicy
 from counterpoint.nets.stacked import initialise
 from counterpoint.nets.training import Monitor, Schedule, train
@@ -102,7 +106,7 @@ def by_gradients(question: OPEData, steps: int = 6000) -> float:
     how = cp.D3QN((64, 64), Schedule(steps=steps, rate="linear"), 512, 1e-3, tau=0.01, huber=1e3)
     network = how.build(columns["state"].shape[1], rows.actions.count, 1)  # pyright: ignore[reportAttributeAccessIssue]
     initialise(network, [0])
-    objective = QLoss(rows.actions, lambda *given: learner(*given))  # pyright: ignore[reportArgumentType]
+    objective = QObjective(rows.actions, lambda *given: learner(*given))  # pyright: ignore[reportArgumentType]
     learner = GradientFQE(network, how.build, [columns], how, objective, None)
     learner.after, learner.discount = question.policy_after, question.discount
     train(learner, how.schedule, [0], "", Monitor())

@@ -1210,7 +1210,7 @@ def right_calls() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
             {"simulator": cp.simulation.TaskSimulator(pole), "task": pole, "act": driver.actor()},
         ),
         "SCMEnv": (cp.simulation.SCMEnv.of_model, {"model": scm, "task": task, "rows": rows}),
-        "paper_arms": (cp.learners.paper_arms, {"learner": cart}), "Discrete.of": (cp.Discrete.of, {"values": [0, 1]}),
+        "named_methods": (cp.learners.named_methods, {"learner": cart}), "Discrete.of": (cp.Discrete.of, {"values": [0, 1]}),
         "location_scale": (cp.models.location_scale, {"ensemble": 2}),
         "Discrete.one_hot": (cp.Discrete.one_hot, {"count": 2}),
         "Schema.of": (cp.Schema.of, {"state_names": ["a"], "actions": cp.Discrete.of([0, 1])}),

@@ -30,10 +30,10 @@ from counterpoint.cli import train
 from counterpoint.cli.main import main as counterpoint
 from counterpoint.core.provenance import provenance
 from counterpoint.core.tables import markdown_table
+from counterpoint.learners.base import PolicyLearner
 from counterpoint.learners.d3qn import D3QN
-from counterpoint.learners.methods import named_arms
+from counterpoint.learners.methods import named_methods
 from counterpoint.nets.training import Schedule
-from counterpoint.policies.base import PolicyLearner
 
 PERSONAL = train.PERSONAL
 RULES = ("search", "ctrl-p")
@@ -251,7 +251,7 @@ def shortened(recipe: Any) -> Any:
 
 def shortened_arms(learner: D3QN) -> dict[str, PolicyLearner]:
     """All methods, the models that they fit themselves trained for a few updates."""
-    return {name: shortened(arm) for name, arm in named_arms(learner).items()}
+    return {name: shortened(arm) for name, arm in named_methods(learner).items()}
 
 
 def one_command(arguments: list[str], quick: bool, folder: str, said: str) -> None:
@@ -261,7 +261,7 @@ def one_command(arguments: list[str], quick: bool, folder: str, said: str) -> No
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
             os.dup2(file.fileno(), stream.fileno())
-    with patch.object(train, "named_arms", shortened_arms if quick else named_arms):
+    with patch.object(train, "named_methods", shortened_arms if quick else named_methods):
         counterpoint(arguments)
 
 

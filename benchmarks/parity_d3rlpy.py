@@ -15,8 +15,16 @@ import torch
 from torch import Tensor
 
 from counterpoint.data.spaces import Discrete
-from counterpoint.learners.baselines.bcq import BCQ, Imitation
-from counterpoint.learners.d3qn import D3QN, DoubleQ, QLearner, QLoss
+from counterpoint.learners.baselines.bcq import (
+    BCQ,
+    BehaviourCloningLoss,
+)
+from counterpoint.learners.d3qn import (
+    D3QN,
+    DoubleQTarget,
+    QLearner,
+    QObjective,
+)
 from counterpoint.nets.training import Schedule
 
 ROWS, STATE, ACTIONS, HIDDEN = 32, 4, 6, (16, 16)
@@ -58,7 +66,7 @@ NETWORKS = {"q": layers(0.2), "target": layers(1.2), "behaviour": layers(2.2)}
 def learner(penalty: float = PENALTY, discount: float = DISCOUNT) -> QLearner:
     """BCQ on this batch, with these weights."""
     recipe = BCQ(THRESHOLD, penalty, D3QN(hidden=HIDDEN, schedule=Schedule(steps=1)))
-    objective = QLoss(Discrete.one_hot(ACTIONS), DoubleQ(discount), Imitation(penalty))
+    objective = QObjective(Discrete.one_hot(ACTIONS), DoubleQTarget(discount), BehaviourCloningLoss(penalty))
     online = recipe.build(STATE, ACTIONS, 1)
     made = QLearner(online, recipe.build, [batch()], recipe.learner, objective, None)
     for network, name in ((made.online, "q"), (made.target, "target")):

@@ -111,7 +111,7 @@ class Study:
         seconds = time.perf_counter() - begun
         factor = policy.model.subject_factors(self.job.data).mean
         self.say(self.row(name, [policy.actor(), together(policy)], factor, seconds))
-        policy.recipe = replace(recipe, explores=True)
+        policy.recipe = replace(recipe, posterior_sampling=True)
         self.say(self.row(f"{name}, exploring", [policy.actor(), together(policy)], factor, seconds))
 
     def say(self, row: dict[str, Any]) -> None:
@@ -120,7 +120,7 @@ class Study:
 
 
 def together(policy: Policy) -> Actor:
-    return type(policy).together([policy.to("cpu")])
+    return policy.to("cpu").rollout_actor()
 
 
 def mean_over(tables: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:

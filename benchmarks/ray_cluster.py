@@ -23,9 +23,9 @@ from ray.cluster_utils import Cluster
 from counterpoint.core.provenance import provenance
 from counterpoint.core.tables import markdown_table
 from counterpoint.data.jobs import Job
+from counterpoint.learners.base import PolicyCheckpoints, PolicyLearner
 from counterpoint.learners.d3qn import D3QN
 from counterpoint.nets.training import Monitor, Schedule
-from counterpoint.policies.base import Learned, PolicyLearner
 from counterpoint.tasks.base import Task
 from counterpoint.tasks.cartpole import CartPole
 from reproduction.executors import InProcess, Ray
@@ -45,7 +45,7 @@ class Noted(PolicyLearner):
 
     def fit_many(
         self, jobs: Sequence[Job], task: Task, monitor: Monitor = Monitor(), device: str = "cpu"
-    ) -> list[Learned]:
+    ) -> list[PolicyCheckpoints]:
         assert monitor.folder is not None
         self._note("began", monitor.folder.name)
         learned = self.learner.fit_many(jobs, task, monitor, device)

@@ -41,7 +41,7 @@ def make_run(folder: Path, patients: int) -> None:
     run.keep_task(learned)
     run.keep_model(SCM.fit(some))
     examine(run)
-    policy = LEARNER.fit(some, learned).judged(cp.policies.Verdict("not checked", (NO_MODEL,)))
+    policy = LEARNER.fit(some, learned).with_verdict(cp.policies.Verdict("not checked", (NO_MODEL,)))
     run.keep("policy", policy.save, ["data", "split", "task"])
 
 

@@ -16,7 +16,12 @@ import torch
 
 from counterpoint.data.jobs import Job
 from counterpoint.data.transitions import Transitions
-from counterpoint.learners.d3qn import D3QN, QLearner, greedy_by, table
+from counterpoint.learners.d3qn import (
+    D3QN,
+    QLearner,
+    double_q_objective,
+    table,
+)
 from counterpoint.nets.learner import Stepper
 from counterpoint.nets.optimizers import flushing_denormals
 from counterpoint.nets.stacked import initialise
@@ -41,7 +46,7 @@ def ours(data: Transitions, members: int) -> Callable[[], object]:
     task, how = CartPole(), D3QN(hidden=HIDDEN, batch=BATCH)
     network = how.build(4, 11, members)
     initialise(network, range(members))
-    learner = QLearner(network, how.build, [table(Job(data))] * members, how, greedy_by(task, Job(data)), None)
+    learner = QLearner(network, how.build, [table(Job(data))] * members, how, double_q_objective(task, Job(data)), None)
     stepper, randoms = Stepper(learner), [torch.Generator().manual_seed(k) for k in range(members)]
 
     def fifty() -> None:

@@ -8,10 +8,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import get_args
 
-from counterpoint.learners.ctrl_g import CTRLg
+from counterpoint.learners.ctrl_g import LEARNER, CTRLg
 from counterpoint.learners.d3qn import D3QN
 from counterpoint.learners.evolution import CrossEntropy, EvolutionStrategy
-from counterpoint.learners.methods import LEARNER, QUICK_LEARNER, QUICK_SEARCH, unselected
+from counterpoint.learners.methods import (
+    QUICK_SEARCH,
+    unselected,
+)
 from counterpoint.learners.search import Search
 from counterpoint.models.scm.density import default_scm
 from counterpoint.models.scm.posterior import PosteriorDraws
@@ -19,8 +22,9 @@ from counterpoint.policies.rule import OrderedDose, ScoredActions
 from counterpoint.simulation.augmentation import Augmenter
 from counterpoint.simulation.models import NoisePool
 from counterpoint.simulation.objectives import LowerBound, WorstShare
-from counterpoint.simulation.selection import RolloutSelection
+from counterpoint.simulation.selection import CheckpointSelection
 from counterpoint.tasks.cartpole import CartPole, NoiseReading
+from reproduction.arms import QUICK_LEARNER
 from reproduction.experiment import choose
 from reproduction.grid import Arm, Grid
 from reproduction.logs import Protocol
@@ -40,7 +44,7 @@ def ablations(seeds: int = 20, methods: Sequence[str] = (), stack_size: int | No
 def quick_ablations(seeds: int = 2, methods: Sequence[str] = (), stack_size: int | None = None) -> Grid:
     """The same with small networks, a third of the demo's updates, a few seeds, 50 trials."""
     learner = _of_length(QUICK_LEARNER, 1000)
-    arms = ablation_arms(CTRLg(learner=learner, selection=RolloutSelection(starts=8)), (500, 1000))
+    arms = ablation_arms(CTRLg(learner=learner, selection=CheckpointSelection(starts=8)), (500, 1000))
     return _grid("ablations-quick", arms, (50,), seeds, methods, stack_size, QUICK_EPISODES)
 
 
@@ -127,7 +131,7 @@ def ablation_arms(reference: CTRLg, lengths: Sequence[int]) -> dict[str, Arm]:
     }
 
 
-def _share(reference: CTRLg) -> RolloutSelection:
+def _share(reference: CTRLg) -> CheckpointSelection:
     """As many episodes in all as for a model of one network, spread over the members."""
     return replace(reference.selection, starts=max(reference.selection.starts // default_scm().ensemble, 1))
 

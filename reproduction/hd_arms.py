@@ -4,16 +4,17 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from counterpoint.core.settings import Positive, check_settings
+from counterpoint.learners.base import PolicyLearner
 from counterpoint.learners.ctrl_g import LEARNER, CTRLg
 from counterpoint.learners.ctrl_p import CTRLp
-from counterpoint.learners.methods import CTRL_G, QUICK_SEARCH, SEARCH, beyond_arms, paper_arms, quick_arms
+from counterpoint.learners.methods import QUICK_SEARCH
 from counterpoint.learners.search import Search
 from counterpoint.models.groups import KMeansGroups, MixtureGroups
 from counterpoint.models.scm.bicogan import BiCoGAN
 from counterpoint.models.scm.lstm_factor import LSTMFactor
 from counterpoint.models.scm.random_effects import RandomEffects
-from counterpoint.policies.base import PolicyLearner
 from counterpoint.tasks.cartpole import PLANETS
+from reproduction.arms import CTRL_G, SEARCH, beyond_arms, paper_arms, quick_arms
 
 PLANNED_EPISODES = 10
 """Episodes of a planner's evaluation on each planet, fifty in all: it plans at every step of every episode."""

@@ -12,9 +12,10 @@ from typing import Any
 from counterpoint.core.artifacts import device_of, write_text
 from counterpoint.core.errors import CounterpointError
 from counterpoint.data.jobs import Job
+from counterpoint.learners.base import ModelBased, PolicyCheckpoints, PolicyLearner
 from counterpoint.models.base import Model
 from counterpoint.nets.training import Monitor
-from counterpoint.policies.base import Learned, ModelBased, Policy, PolicyLearner
+from counterpoint.policies.base import Policy
 from counterpoint.registry import load
 from counterpoint.tasks.base import Task
 from reproduction.experiment import Context, exclusive, recipe_key
@@ -22,7 +23,7 @@ from reproduction.experiment import Context, exclusive, recipe_key
 
 def learn(
     learner: PolicyLearner, jobs: Sequence[Job], task: Task, context: Context, data: Any, stage: str
-) -> list[Learned]:
+) -> list[PolicyCheckpoints]:
     """Learn the policy of every job, with shared models where the learner fits models first.
 
     Args:
@@ -38,7 +39,7 @@ def learn(
         return learner.fit_many(jobs, task, monitor, context.device)
     learner.check(jobs, task)
     models = shared_models(learner, jobs, context, data)
-    return learner.with_models(jobs, models, task, monitor, context.device)
+    return learner.with_models(jobs, models, task, monitor)
 
 
 def shared_models(learner: ModelBased, jobs: Sequence[Job], context: Context, data: Any) -> list[Model]:
@@ -59,7 +60,7 @@ def shared_models(learner: ModelBased, jobs: Sequence[Job], context: Context, da
 
 
 def evaluate_both(
-    learned: Sequence[Learned], mean_returns: Callable[[Sequence[Policy]], list[float]]
+    learned: Sequence[PolicyCheckpoints], mean_returns: Callable[[Sequence[Policy]], list[float]]
 ) -> list[dict[str, float | None]]:
     """The returns of every policy's selected and last checkpoint, and its return in its own model where it has one."""
     selected = mean_returns([policies.selected for policies in learned])

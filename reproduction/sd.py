@@ -5,12 +5,15 @@ The paper logs 50 to 250 trials of 20 steps; 5, 10 and 20 show how few rows a po
 
 from collections.abc import Iterable, Sequence
 
-from counterpoint.learners.methods import (
+from counterpoint.learners.base import PolicyLearner
+from counterpoint.learners.methods import PILCO_ROWS
+from counterpoint.learners.search import Search
+from counterpoint.tasks.cartpole import CartPole
+from reproduction.arms import (
     CTRL_G,
     CTRL_G_BICOGAN,
     PETS_ARM,
     PILCO,
-    PILCO_ROWS,
     ROLLOUTS,
     SEARCH,
     adversarial_arms,
@@ -18,9 +21,6 @@ from counterpoint.learners.methods import (
     paper_arms,
     quick_arms,
 )
-from counterpoint.learners.search import Search
-from counterpoint.policies.base import PolicyLearner
-from counterpoint.tasks.cartpole import CartPole
 from reproduction.experiment import choose
 from reproduction.grid import Arm, Grid
 from reproduction.logs import RANDOM_ACTION_SHARE, Behaviour, Protocol

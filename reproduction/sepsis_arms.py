@@ -4,7 +4,7 @@
 five states, which is one arm; random effects infer it from the whole record so far, by an exact posterior.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,6 +14,7 @@ from counterpoint.core.seeding import derive
 from counterpoint.core.settings import check_settings
 from counterpoint.data.jobs import Job
 from counterpoint.data.transitions import Transitions
+from counterpoint.learners.base import ModelBased
 from counterpoint.learners.ctrl_g import CTRLg
 from counterpoint.learners.ctrl_p import CTRLp
 from counterpoint.learners.d3qn import D3QN
@@ -30,10 +31,10 @@ from counterpoint.models.scm.lstm_factor import LSTMFactor
 from counterpoint.models.scm.random_effects import RandomEffects
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Monitor, Schedule
-from counterpoint.policies.base import Learned, Policy
+from counterpoint.policies.base import Policy
 from counterpoint.simulation.augmentation import Augmenter
 from counterpoint.simulation.rollout import on_device
-from counterpoint.simulation.selection import RolloutSelection
+from counterpoint.simulation.selection import CheckpointSelection
 from reproduction.sepsis_cohort import Split
 
 PHYSICIAN, D3QN_ROWS, CTRL_G, CTRL_P = "physician", "D3QN", "CTRL_g", "CTRL_p"
@@ -90,7 +91,7 @@ class SepsisArms:
     """The Q-learning of every policy."""
     augmenter: Augmenter = Augmenter(alternatives=4)
     """Counterfactual actions per row: four of 24, for memory."""
-    selection: RolloutSelection = RolloutSelection()
+    selection: CheckpointSelection = CheckpointSelection()
     """How checkpoints are chosen inside the models."""
     groups: MixtureGroups = MixtureGroups(2)
     """How CTRL_p groups patients. The criterion that chooses their number finds nine among 1,252 patients of seed 100,
@@ -167,22 +168,31 @@ class Learning:
             for name, recipe in recipes.items()
             if {name, f"{name} + search"} & set(arms.policies)
         }
-        learners: dict[str, Callable[..., list[Learned]]] = {
-            D3QN_ROWS: unselected(arms.learner).fit_many, CTRL_G: arms.general().with_models,
-            SEARCH_G: arms.search.with_models, PAPER_P: arms.paper().with_models,
-            CTRL_P: arms.personal().with_models, SEARCH_P: arms.personal_search().with_models,
-        }  # fmt: skip
+        learners: dict[str, ModelBased] = {
+            CTRL_G: arms.general(),
+            SEARCH_G: arms.search,
+            PAPER_P: arms.paper(),
+            CTRL_P: arms.personal(),
+            SEARCH_P: arms.personal_search(),
+        }
         policies = {}
         for name in arms.policies:
-            inside = [] if name == D3QN_ROWS else [models[name.removesuffix(" + search")]]
-            policies[name] = self._learn(name, learners[name], *inside)
+            if name == D3QN_ROWS:
+                policies[name] = self._on_rows(name)
+            else:
+                policies[name] = self._with_models(name, learners[name], models[name.removesuffix(" + search")])
         on_host = {name: fitted[0].to("cpu") for name, fitted in models.items()}
         return Fitted(on_device(self.tasks[0], "cpu"), on_host, policies)
 
-    def _learn(self, name: str, learn: Callable[..., list[Learned]], *models: list[Model]) -> Policy:
-        """Learn one policy from its version of the rows and, where it has one, its model."""
+    def _on_rows(self, name: str) -> Policy:
+        """The policy of Q-learning on the logged rows alone."""
+        learner, stage = unselected(self.arms.learner), self.monitor.stage(name)
+        return learner.fit_many([self.jobs[0]], self.tasks[0], stage, self.device)[0].selected.to("cpu")
+
+    def _with_models(self, name: str, learner: ModelBased, models: Sequence[Model]) -> Policy:
+        """A policy learned with its fitted model, from its version of the rows."""
         job, task = self.jobs[name in PERSONAL], self.tasks[name in PERSONAL]
-        return learn([job], *models, task, self.monitor.stage(name), self.device)[0].selected.to("cpu")
+        return learner.with_models([job], models, task, self.monitor.stage(name))[0].selected.to("cpu")
 
 
 def quick_sepsis_arms() -> SepsisArms:
@@ -195,6 +205,6 @@ def quick_sepsis_arms() -> SepsisArms:
         windows=replace(PAPER_SCM, training=replace(PAPER_SCM.training, schedule=Schedule(steps=200))),
         outcome=Outcome(likelihood=likelihood),
         learner=learner,
-        selection=RolloutSelection(starts=8),
+        selection=CheckpointSelection(starts=8),
         search=replace(SEARCH, schedule=replace(SEARCH.schedule, steps=20), choosing_starts=16),
     )

@@ -60,7 +60,7 @@ def q_values(policy: Policy, rows: Transitions) -> Float[Tensor, "n a"] | None:
     if len(values) < len(policy.policies):
         return None
     known = factors_in_rows(policy.model, rows)[0]
-    return torch.stack(values)[policy.deciding(known.factors, known.informed), torch.arange(len(rows))]
+    return torch.stack(values)[policy.policy_index(known.factors, known.informed), torch.arange(len(rows))]
 
 
 def mean_values(values: Float[Tensor, "n a"], action: Int[Tensor, " n"]) -> dict[str, float]:

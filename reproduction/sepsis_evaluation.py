@@ -55,7 +55,7 @@ def true_values(fitted: Fitted, trials: int) -> dict[str, float]:
     random, act = generator(0, "physician"), physician(unseen)
     actors: dict[str, Any] = {PHYSICIAN: lambda state, theta: act(state[0], random)[None]}
     for name, policy in fitted.policies.items():
-        actors[name] = type(policy).together([policy])  # pyright: ignore[reportAttributeAccessIssue]
+        actors[name] = policy.rollout_actor()
     return {name: float(returns(actor, unseen, 1, trials, 0).mean()) for name, actor in actors.items()}
 
 

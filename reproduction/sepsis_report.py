@@ -39,7 +39,7 @@ def report_of(experiment: Sepsis, out: Path) -> Path:
     run.keep_model(load(parts / "scm", StructuralCausalModel))
     examine(run)
     policy = load(parts / "policy", Policy)
-    run.keep("policy", policy.judged(run.check_verdict).save, ["data", "split", "task", "scm"])
+    run.keep("policy", policy.with_verdict(run.check_verdict).save, ["data", "split", "task", "scm"])
     evaluation = Evaluation.from_json(read_json(parts / "evaluation.json", "run the experiment again"))
     run.keep("evaluation", lambda path: write_text(path, evaluation.text()), ["data", "split", "policy"])
     Report(run.folder).execute()

@@ -13,7 +13,7 @@ import numpy as np
 from counterpoint.core.artifacts import write_text
 from counterpoint.core.statistics import Interval, Statistic, interval, iqm
 from counterpoint.core.tables import Row, markdown_table
-from counterpoint.learners.methods import PAPER_NAMES
+from reproduction.arms import PAPER_NAMES
 from reproduction.logs import Behaviour
 from reproduction.pages.headline import Headline
 from reproduction.pages.paper import paper_returns_by_size

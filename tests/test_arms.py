@@ -3,7 +3,13 @@
 from dataclasses import replace
 
 from counterpoint.learners.ctrl_g import CTRLg
-from counterpoint.learners.methods import (
+from counterpoint.learners.methods import SMALL_BICOGAN
+from counterpoint.learners.search import Search
+from counterpoint.models.scm.bicogan import BiCoGAN, ConditionalBiCoGAN
+from counterpoint.nets.training import Schedule
+from counterpoint.simulation.trials import random_policy, simulate
+from counterpoint.tasks.cartpole import CartPole
+from reproduction.arms import (
     CTRL_G,
     CTRL_G_BICOGAN,
     CTRL_G_CONDITIONAL,
@@ -11,18 +17,12 @@ from counterpoint.learners.methods import (
     SEARCH_BICOGAN,
     SEARCH_CONDITIONAL,
     SHORT_CONDITIONAL,
-    SMALL_BICOGAN,
     adversarial_arms,
     beyond_arms,
     in_one_member,
     paper_arms,
     quick_arms,
 )
-from counterpoint.learners.search import Search
-from counterpoint.models.scm.bicogan import BiCoGAN, ConditionalBiCoGAN
-from counterpoint.nets.training import Schedule
-from counterpoint.simulation.trials import random_policy, simulate
-from counterpoint.tasks.cartpole import CartPole
 from reproduction.sd import quick_sd, sd
 
 

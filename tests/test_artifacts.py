@@ -24,12 +24,13 @@ from counterpoint.data.jobs import Job, Origin, fitting_table
 from counterpoint.data.schema import Schema
 from counterpoint.data.spaces import Box, Discrete
 from counterpoint.data.transitions import Transitions, first_outcome
+from counterpoint.learners.base import PolicyLearner
 from counterpoint.learners.baselines.bcq import BCQ
 from counterpoint.learners.baselines.pets import PETS, Planner
 from counterpoint.learners.baselines.steve import MVE, STEVE
 from counterpoint.learners.ctrl_g import CTRLg
 from counterpoint.learners.d3qn import D3QN
-from counterpoint.learners.methods import named_arms, quick_arms
+from counterpoint.learners.methods import named_methods
 from counterpoint.models.dynamics.outcome import Outcome
 from counterpoint.models.scm.auto import AutoSCM
 from counterpoint.models.scm.base import SCMRecipe, StructuralCausalModel, StructuralMechanism
@@ -37,13 +38,14 @@ from counterpoint.models.scm.graph import fit_graph
 from counterpoint.models.scm.mixed import MixedSCM
 from counterpoint.nets.laws import Gaussian, Spline
 from counterpoint.nets.training import Monitor, Schedule
-from counterpoint.policies.base import Policy, PolicyLearner
+from counterpoint.policies.base import Policy
 from counterpoint.registry import Registry
 from counterpoint.simulation.augmentation import Augmenter
-from counterpoint.simulation.selection import RolloutSelection
+from counterpoint.simulation.selection import CheckpointSelection
 from counterpoint.tasks.cartpole import CartPole
 from counterpoint.tasks.tumour import Tumour, TumourResponse, population
 from helpers.recipes import BRIEF, DENSITY, MODELS, ROWS, SCMS
+from reproduction.arms import quick_arms
 
 
 def refuse(call: Callable[[], object]) -> str:
@@ -128,7 +130,7 @@ def test_a_learned_task_comes_back_bit_for_bit(tmp_path: Path) -> None:
     assert all(getattr(loaded, name) == getattr(task, name) for name in known)
 
 
-@pytest.mark.parametrize("arms", [lambda: demo.arms(1.0), named_arms, quick_arms])
+@pytest.mark.parametrize("arms", [lambda: demo.arms(1.0), named_methods, quick_arms])
 def test_every_recipe_of_the_arms_survives_json(arms: Callable[[], dict[str, PolicyLearner]]) -> None:
     for arm in arms().values():
         text = json.dumps(artifacts.encode(arm))
@@ -625,7 +627,7 @@ POLICIES = {
     "STEVE": STEVE(horizon=1, learner=POLICY, **EXPANSION),
     "MVE": MVE(horizon=1, learner=POLICY, **EXPANSION),
     "CTRLg": CTRLg(DENSITY, Augmenter(1), POLICY),
-    "CTRLg, selecting": CTRLg(DENSITY, Augmenter(1), SELECTING, RolloutSelection(2, 5)),
+    "CTRLg, selecting": CTRLg(DENSITY, Augmenter(1), SELECTING, CheckpointSelection(2, 5)),
 }
 
 

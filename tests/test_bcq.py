@@ -11,10 +11,21 @@ import counterpoint
 from counterpoint.core.errors import CounterpointError
 from counterpoint.core.seeding import generator
 from counterpoint.data.jobs import Job
-from counterpoint.learners.baselines.bcq import BCQ, ConstrainedQ, Imitation, allowed
-from counterpoint.learners.d3qn import D3QN, QLearner, greedy_by, table
+from counterpoint.learners.baselines.bcq import (
+    BCQ,
+    BehaviourCloningLoss,
+    ConstrainedQ,
+    allowed,
+)
+from counterpoint.learners.d3qn import (
+    D3QN,
+    QLearner,
+    double_q_objective,
+    table,
+)
 from counterpoint.nets.stacked import initialise
 from counterpoint.nets.training import Schedule
+from counterpoint.policies.base import joint_actor
 from counterpoint.simulation.trials import simulate
 from counterpoint.tasks.cartpole import CartPole
 
@@ -57,7 +68,7 @@ def test_penalty_is_on_logits_as_they_are() -> None:
     network.behaviour.layers[0].weight.data[0] = torch.eye(2)  # pyright: ignore[reportArgumentType]
     state, action = torch.tensor([[[2.0, 0.0], [0.0, 1.0]]]), torch.tensor([[0, 0]])
     assert torch.equal(network.logits(state), state)
-    bare, full = (Imitation(penalty)(network, state, action).detach() for penalty in (0.0, 0.1))
+    bare, full = (BehaviourCloningLoss(penalty)(network, state, action).detach() for penalty in (0.0, 0.1))
     # −log σ(2) and −log σ(−1), averaged; squares 4, 0, 0, 1
     assert float(bare) == pytest.approx((0.126928 + 1.313262) / 2, abs=1e-5)
     assert float(full - bare) == pytest.approx(0.1 * 5 / 4, abs=1e-6)
@@ -97,7 +108,7 @@ def test_without_a_threshold_the_target_is_d3qns() -> None:
     networks[2].load_state_dict(networks[0].state_dict(), strict=False)
     targets = []
     for network, recipe in zip(networks, (free, held, SMALL), strict=True):
-        learner = QLearner(network, recipe.build, [table(job)], SMALL, greedy_by(task, job), None)
+        learner = QLearner(network, recipe.build, [table(job)], SMALL, double_q_objective(task, job), None)
         rows = (learner.reward, learner.next_state, learner.not_terminated)
         targets.append(learner.objective.target(learner, *rows))
     torch.testing.assert_close(targets[0], targets[2])
@@ -111,7 +122,7 @@ def test_the_averaged_values_act_under_the_behaviour_model_as_it_is() -> None:
     before = [p.clone() for p in learner.target.net.parameters()]
     learner.update({"rows": torch.arange(benchmark.ROWS)[None]})
     assert learner.target.behaviour is learner.online.behaviour
-    tau, pairs = learner.how.tau, zip(learner.target.net.parameters(), learner.online.net.parameters(), strict=True)
+    tau, pairs = learner.recipe.tau, zip(learner.target.net.parameters(), learner.online.net.parameters(), strict=True)
     for old, (target, online) in zip(before, pairs, strict=True):
         torch.testing.assert_close(target, (1 - tau) * old + tau * online)
 
@@ -136,7 +147,7 @@ def test_jobs_learn_the_same_alone_and_together_and_act_the_same(tmp_path: Path)
         torch.testing.assert_close(learned[1].selected.weights()[name], tensor, atol=1e-5, rtol=1e-4)
     policies = [each.last for each in learned]
     state = torch.stack([job.data.state[:50] for job in jobs])
-    acted = type(policies[0]).together(policies)(state, state[..., :0])
+    acted = joint_actor(policies)(state, state[..., :0])
     for k, policy in enumerate(policies):
         assert torch.equal(acted[k], policy.act(state[k]))
     policies[0].save(tmp_path)

@@ -15,13 +15,20 @@ from counterpoint.core.seeding import generator
 from counterpoint.data.jobs import Job
 from counterpoint.data.spaces import ActionSpace, Box, Discrete
 from counterpoint.data.transitions import Transitions, concatenate, first_outcome
-from counterpoint.learners.d3qn import D3QN, QLearner, greedy_by, table
+from counterpoint.learners.d3qn import (
+    D3QN,
+    QLearner,
+    double_q_objective,
+    table,
+)
 from counterpoint.nets.dueling import DuelingQ
 from counterpoint.nets.stacked import StackedLinear, initialise
 from counterpoint.nets.training import Monitor, Schedule
+from counterpoint.policies.base import joint_actor
 from counterpoint.policies.q import QPolicy
 from counterpoint.simulation.rollout import Actor
 from counterpoint.tasks.base import Task
+from helpers.selectors import FunctionSelector
 
 GAMMA = 0.9
 TINY = D3QN(hidden=(16,), schedule=Schedule(steps=20), batch=8)
@@ -96,7 +103,7 @@ def linear_q(learner: D3QN, values: Sequence[Sequence[float]]) -> DuelingQ:
 def q_learner(data: Transitions, how: D3QN = TINY, seed: int = 0) -> QLearner:
     network = how.build(data.state_size, CHAIN.actions.count, 1)
     initialise(network, [seed])
-    return QLearner(network, how.build, [table(Job(data))], how, greedy_by(CHAIN, Job(data)), None)
+    return QLearner(network, how.build, [table(Job(data))], how, double_q_objective(CHAIN, Job(data)), None)
 
 
 def bootstrap(learner: QLearner, reward: Tensor, next_state: Tensor, not_terminated: Tensor) -> Tensor:
@@ -107,7 +114,7 @@ def hand_made() -> QLearner:
     """At s' = 2 the online network likes action 1 (5 against 4) and the target network action 0 (10 against 7)."""
     how = replace(TINY, hidden=())
     online = linear_q(how, [[0, 2], [1, 2]])
-    learner = QLearner(online, how.build, [table(Job(ROOMS))], how, greedy_by(CHAIN, Job(ROOMS)), None)
+    learner = QLearner(online, how.build, [table(Job(ROOMS))], how, double_q_objective(CHAIN, Job(ROOMS)), None)
     learner.target.load_state_dict(linear_q(how, [[0, 5], [3, 2]]).state_dict())
     for network in (learner.online, learner.target):
         network.states.take(torch.zeros(1, 1, 1), torch.ones(1, 1, 1))
@@ -222,8 +229,8 @@ def test_checks_without_a_selector_are_one_line() -> None:
 
 
 def test_the_score_of_a_vote_is_that_of_each_of_its_voters() -> None:
-    objective = replace(greedy_by(CHAIN, Job(ROOMS)), votes=2)
-    selector = lambda actor: torch.tensor([1.0, 2.0])
+    objective = replace(double_q_objective(CHAIN, Job(ROOMS)), votes=2)
+    selector = FunctionSelector(lambda actor: torch.tensor([1.0, 2.0]))
     learner = QLearner(TINY.build(1, 2, 4), TINY.build, [table(Job(ROOMS))] * 4, TINY, objective, selector)
     assert learner.score().tolist() == [1, 1, 2, 2]
 
@@ -296,7 +303,7 @@ def test_the_selector_chooses_the_checkpoint() -> None:
         asked.append(actor(torch.zeros(1, 1, 1), torch.zeros(1, 1, 0)))
         return torch.tensor([[3.0, 1.0, 2.0][len(asked) - 1]])
 
-    learned = how.fit_many([Job(ROOMS)], CHAIN, selector=selector)[0]
+    learned = how.fit_many([Job(ROOMS)], CHAIN, selector=FunctionSelector(selector))[0]
     shorter = replace(how, schedule=Schedule(steps=20)).fit_many([Job(ROOMS)], CHAIN)[0]
     whole = replace(how, schedule=Schedule(steps=30)).fit_many([Job(ROOMS)], CHAIN)[0]
     assert len(asked) == 3
@@ -337,7 +344,7 @@ def test_the_subjects_factor_is_part_of_what_a_policy_sees(tmp_path: Path) -> No
 def test_policies_act_together_as_they_do_alone() -> None:
     policies = [learned.last for learned in TINY.fit_many([Job(ROOMS, seed) for seed in range(3)], CHAIN)]
     states = torch.randn(3, 40, 1, generator=generator(1))
-    together = QPolicy.together(policies)(states, states[..., :0])
+    together = joint_actor(policies)(states, states[..., :0])
     for k, policy in enumerate(policies):
         assert torch.equal(together[k], policy.act(states[k]))
 

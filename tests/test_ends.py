@@ -122,7 +122,7 @@ def test_a_policy_that_knows_of_ends_beats_one_that_does_not() -> None:
         policies = []
         for job, model, task in zip(jobs, models, wrapped, strict=True):
             augmented = method.augment(job, model, task)
-            policies.append(method.learn([augmented], [model], task, Monitor(), "cpu")[0].selected)
+            policies.append(method.learn([augmented], [model], task, Monitor())[0].selected)
         return float(true_returns(policies, WARD, 500).mean())
 
     assert value(list(tasks)) > value([Endless(task) for task in tasks]) + 0.5

@@ -14,8 +14,8 @@ import torch
 from counterpoint.core.errors import CounterpointError
 from counterpoint.core.tables import read_csv
 from counterpoint.data.jobs import Job
+from counterpoint.learners.base import PolicyCheckpoints, PolicyLearner
 from counterpoint.nets.training import Monitor
-from counterpoint.policies.base import Learned, PolicyLearner
 from counterpoint.tasks.base import Task
 from helpers.grid import TINY, tiny_grid
 from reproduction.executors import Auto, Executor, Failure, InProcess, Joblib, Ray, Report, silent
@@ -34,7 +34,7 @@ class Dying(PolicyLearner):
 
     def fit_many(
         self, jobs: Sequence[Job], task: Task, monitor: Monitor = Monitor(), device: str = "cpu"
-    ) -> list[Learned]:
+    ) -> list[PolicyCheckpoints]:
         path = Path(self.note)
         path.write_text(f"{path.read_text() if path.exists() else ''}died\n")
         if len(path.read_text().splitlines()) <= self.deaths:

@@ -37,12 +37,12 @@ def policy() -> PersonalPolicy:
 
 def exploring(policy: PersonalPolicy) -> PersonalPolicy:
     parts = policy.model, policy.groups, list(policy.policies), policy.schema, policy.origin
-    return PersonalPolicy(replace(policy.recipe, explores=True), *parts)  # pyright: ignore[reportArgumentType]
+    return PersonalPolicy(replace(policy.recipe, posterior_sampling=True), *parts)  # pyright: ignore[reportArgumentType]
 
 
 def first_actions(policy: PersonalPolicy) -> Tensor:
     """What is done for many subjects nobody knows, all in the same state."""
-    return type(policy).together([policy])(torch.tensor([4.0, 0.0]).expand(1, 50, 2), torch.zeros(1, 50, 0))[0]
+    return policy.rollout_actor()(torch.tensor([4.0, 0.0]).expand(1, 50, 2), torch.zeros(1, 50, 0))[0]
 
 
 def test_unknown_subjects_are_treated_alike_unless_the_policy_explores(policy: PersonalPolicy) -> None:
@@ -56,5 +56,5 @@ def test_treatments_are_tried_as_often_as_they_may_be_right(policy: PersonalPoli
     weights = policy.get_submodule("policies.0").get_parameter("numbers").view(5, 2)
     right = torch.distributions.Normal(0, 1).cdf(weights[4, 1] / weights[2:4, 1].norm())
     state = torch.tensor([4.0, 0.0]).expand(1, 5000, 2)
-    tried = type(policy).together([exploring(policy)])(state, state[..., :0])[0, :, 1].mean()
+    tried = exploring(policy).rollout_actor()(state, state[..., :0])[0, :, 1].mean()
     assert float(tried) == pytest.approx(float(right), abs=0.03)

@@ -15,17 +15,18 @@ from counterpoint.data.transitions import Transitions
 from counterpoint.learners.ctrl_g import CTRLg
 from counterpoint.learners.d3qn import D3QN
 from counterpoint.nets.training import Monitor, Schedule
-from counterpoint.policies.base import Policy
+from counterpoint.policies.base import Policy, joint_actor
 from counterpoint.simulation.augmentation import Augmenter
 from counterpoint.simulation.rollout import Actor
-from counterpoint.simulation.selection import RolloutSelection
+from counterpoint.simulation.selection import CheckpointSelection
 from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks.cartpole import CartPole
 from helpers.recipes import BRIEF, DENSITY, MODELS, SCMS
+from helpers.selectors import FunctionSelector
 
 TASK = CartPole()
 LEARNER = D3QN(hidden=(16,), schedule=Schedule(steps=120, rate="linear"), batch=32)
-GENERAL = CTRLg(DENSITY, Augmenter(3), LEARNER, RolloutSelection(starts=4, horizon=30))
+GENERAL = CTRLg(DENSITY, Augmenter(3), LEARNER, CheckpointSelection(starts=4, horizon=30))
 CHECKED = replace(GENERAL, learner=replace(LEARNER, schedule=Schedule(steps=120, check_every=40)))
 
 
@@ -58,7 +59,7 @@ def test_the_checkpoint_is_the_best_inside_ones_own_model() -> None:
     learned = CHECKED.fit_many(jobs, TASK)
     models = CHECKED.fit_models(jobs, Monitor(), "cpu")
     selector = CHECKED.selection.selector(models, jobs, TASK)
-    score = lambda policies: selector(type(policies[0]).together(policies))
+    score = lambda policies: selector(joint_actor(policies))
     selected, last = ([getattr(one, end) for one in learned] for end in ("selected", "last"))
     assert (score(selected) <= score(last)).all()
     seen: list[Tensor] = []
@@ -71,7 +72,7 @@ def test_the_checkpoint_is_the_best_inside_ones_own_model() -> None:
         Job(CHECKED.augmenter.augment(job.data, model, TASK, derive(job.seed, "augment")), derive(job.seed, "policy"))
         for job, model in zip(jobs, models, strict=True)
     ]
-    CHECKED.learner.fit_many(augmented, TASK, selector=watch)
+    CHECKED.learner.fit_many(augmented, TASK, selector=FunctionSelector(watch))
     assert len(seen) == 3
     torch.testing.assert_close(score(selected), torch.stack(seen).amin(0))
 
@@ -79,10 +80,10 @@ def test_the_checkpoint_is_the_best_inside_ones_own_model() -> None:
 def test_unless_told_otherwise_a_checkpoint_is_selected() -> None:
     seen: list[Tensor] = []
 
-    class Watched(RolloutSelection):
+    class Watched(CheckpointSelection):
         def selector(self, models: Any, jobs: Any, task: Any) -> Any:
             score = super().selector(models, jobs, task)
-            return lambda actor: seen.append(score(actor)) or seen[-1]
+            return FunctionSelector(lambda actor: seen.append(score(actor)) or seen[-1])
 
     usual = CTRLg().learner.schedule
     learner = replace(LEARNER, schedule=replace(usual, steps=2 * usual.check_every))
@@ -135,7 +136,7 @@ def test_a_run_stopped_in_either_part_resumes_to_the_same_policy(stage: str, tmp
 
 def test_a_checkpoint_chosen_by_another_selection_is_not_taken_up(tmp_path: Path) -> None:
     CHECKED.fit(logged(), TASK, monitor=Monitor(tmp_path))
-    other = replace(CHECKED, selection=RolloutSelection(starts=4, horizon=31))
+    other = replace(CHECKED, selection=CheckpointSelection(starts=4, horizon=31))
     with pytest.raises(CounterpointError, match="belongs to another recipe"):
         other.fit(logged(), TASK, monitor=Monitor(tmp_path, resume=True))
 

@@ -19,17 +19,17 @@ from counterpoint.core.errors import CounterpointError
 from counterpoint.core.seeding import derive
 from counterpoint.core.tables import read_csv
 from counterpoint.data.jobs import Job
+from counterpoint.learners.base import PolicyCheckpoints, PolicyLearner
 from counterpoint.learners.d3qn import D3QN
-from counterpoint.learners.methods import CTRL_G, PAPER_NAMES, PILCO, ROLLOUTS, SEARCH, adversarial_arms
 from counterpoint.nets.training import Monitor
 from counterpoint.ope.true_return import true_return
-from counterpoint.policies.base import Learned, PolicyLearner
 from counterpoint.simulation.trials import trial_subset
 from counterpoint.tasks import tumour
 from counterpoint.tasks.base import Task
 from counterpoint.tasks.cartpole import CartPole
 from helpers.grid import PROTOCOL, TINY, TINY_CTRL_G, tiny_grid
 from reproduction.ablations import REFERENCE, ablations, search_ablations
+from reproduction.arms import CTRL_G, PAPER_NAMES, PILCO, ROLLOUTS, SEARCH, adversarial_arms
 from reproduction.grid import Grid
 from reproduction.logs import Behaviour, LogSource, logs, shared_logs
 from reproduction.pages.paper import paper_returns_by_size
@@ -48,7 +48,7 @@ class Noted(PolicyLearner):
 
     def fit_many(
         self, jobs: Sequence[Job], task: Task, monitor: Monitor = Monitor(), device: str = "cpu"
-    ) -> list[Learned]:
+    ) -> list[PolicyCheckpoints]:
         with Path(self.note).open("a") as file:
             file.write(f"{len(jobs)}\n")
         return self.learner.fit_many(jobs, task, monitor, device)
@@ -60,7 +60,7 @@ class Raising(PolicyLearner):
 
     def fit_many(
         self, jobs: Sequence[Job], task: Task, monitor: Monitor = Monitor(), device: str = "cpu"
-    ) -> list[Learned]:
+    ) -> list[PolicyCheckpoints]:
         raise CounterpointError("the loss is not finite")
 
 

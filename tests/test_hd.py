@@ -11,9 +11,9 @@ import torch
 from counterpoint.core.errors import CounterpointError
 from counterpoint.core.tables import read_csv
 from counterpoint.data.jobs import Job
+from counterpoint.learners.base import PolicyCheckpoints
 from counterpoint.learners.d3qn import D3QN
 from counterpoint.nets.training import Schedule
-from counterpoint.policies.base import Learned
 from counterpoint.tasks.cartpole import PLANETS
 from helpers.hd import PROTOCOL
 from reproduction import hd
@@ -89,11 +89,11 @@ def test_a_planner_is_evaluated_in_fewer_episodes_and_a_policy_of_one_end_once(m
 
     policies = [object(), object()]
     recipe = EXPERIMENT.cells()[0].recipe
-    learned: list[Learned] = []
+    learned: list[PolicyCheckpoints] = []
     monkeypatch.setattr(hd, "true_returns", count)
     monkeypatch.setattr(hd, "learn", lambda *_: learned)
     for most, ends, trials in ((None, policies, [2, 2]), (1, policies[:1] * 2, [1]), (9, policies[:1] * 2, [2])):
-        learned[:] = [Learned(*ends)] * 2
+        learned[:] = [PolicyCheckpoints(*ends)] * 2
         arm = replace(recipe.arm, most_episodes=most)
         rows = learn_and_evaluate(replace(recipe, arm=arm), Context("key", Path()))
         assert len(rows) == 2 * len(TASKS)

@@ -16,6 +16,7 @@ from counterpoint.nets.training import Schedule
 from counterpoint.ope.model_based import value_in_model
 from counterpoint.ope.problem import Episodes
 from counterpoint.ope.true_return import true_returns
+from counterpoint.policies.base import joint_actor
 from counterpoint.policies.personal import PersonalPolicy
 from counterpoint.simulation.truth import TrueModel
 from helpers.effects import by_hand, generator, logged
@@ -54,7 +55,7 @@ def record(response: float, steps: int, seed: int = 1) -> Transitions:
 
 
 def regrouped(policy: PersonalPolicy, groups: Groups | None, sure: float = 0.5) -> PersonalPolicy:
-    recipe, policies = replace(GROUPED, sure=sure), list(policy.policies)
+    recipe, policies = replace(GROUPED, min_group_probability=sure), list(policy.policies)
     return PersonalPolicy(recipe, policy.model, groups, policies, policy.schema, policy.origin)  # pyright: ignore[reportArgumentType]
 
 
@@ -94,7 +95,7 @@ def test_who_is_unknown_has_everybodys_policy_and_who_is_known_its_groups(groupe
     for adapted, side in zip(known, (-1, 1), strict=True):
         assert adapted.group is not None
         assert adapted.policy is grouped.policies[adapted.group]
-        assert adapted.sure == float(adapted.chances.max()) > 0.99
+        assert adapted.group_probability == float(adapted.chances.max()) > 0.99
         assert (side * adapted.policy.act(ABOVE) > 0).all()
     assert known[0].group != known[1].group
     fresh = record(1.0, 0)
@@ -118,7 +119,7 @@ def test_who_is_not_known_well_enough_has_everybodys_policy(grouped: PersonalPol
     wary = regrouped(grouped, grouped.groups, sure=0.9)
     found = wary.adapt(idle)
     assert found.rows == 5
-    assert found.sure < 0.9
+    assert found.group_probability < 0.9
     assert found.group is None
     assert found.policy is grouped.policies[-1]
 
@@ -151,7 +152,7 @@ def test_at_work_every_step_decides_as_adapt_would(grouped: PersonalPolicy, hard
     assert grouped.groups is not None
     groups = replace(grouped.groups, hard=hard)
     policy = regrouped(grouped, groups)
-    actor = PersonalPolicy.together([policy, policy])
+    actor = joint_actor([policy, policy])
     records = [record(response, 5, seed) for seed, response in enumerate((1.0, -1.0, 0.1))]
     state, seen = torch.stack([rows.state[0] for rows in records]), [rows[:0] for rows in records]
     for t in range(5):
@@ -179,7 +180,7 @@ def test_a_tracker_sees_steps_where_it_wants_them(grouped: PersonalPolicy, monke
             return SubjectFactors.prior(subjects, 1)
 
     monkeypatch.setattr(type(grouped.model.mechanism), "tracker", lambda self: Elsewhere())
-    actor = PersonalPolicy.together([grouped])
+    actor = grouped.rollout_actor()
     for _ in range(2):
         chosen = actor(torch.ones(1, 3, 1), torch.zeros(1, 3, 0))
         assert chosen.device.type == "cpu"
@@ -213,7 +214,7 @@ def test_a_policy_that_sees_factors_acts_by_them(seeing: PersonalPolicy) -> None
 def test_a_saved_personal_policy_gives_the_same_answers(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    policy = request.getfixturevalue(kind).judged(cp.policies.Verdict("with care", ("few rows",)))
+    policy = request.getfixturevalue(kind).with_verdict(cp.policies.Verdict("with care", ("few rows",)))
     policy.save(tmp_path)
     again = cp.load(tmp_path)
     assert again.recipe == policy.recipe
@@ -241,7 +242,7 @@ def test_tables_of_other_numbers_of_factors_are_learned_and_judged_together() ->
         torch.testing.assert_close(true_returns([policy], TASK, trials=8, seed=0)[0], returns)
     adapted = policies[1].adapt(record(1.0, 4))
     assert adapted.group == 0
-    assert adapted.sure == 1.0
+    assert adapted.group_probability == 1.0
 
 
 def test_centroids_stand_for_the_subjects_of_a_group(grouped: PersonalPolicy) -> None:
@@ -265,7 +266,7 @@ def test_centroids_stand_for_the_subjects_of_a_group(grouped: PersonalPolicy) ->
 def test_q_learning_of_groups(tmp_path: Path) -> None:
     """The paper's: counterfactual rows and a D3QN for each group."""
     learner = cp.D3QN((8,), Schedule(steps=10, check_every=5), 16)
-    general = cp.CTRLg(MODEL, learner=learner, selection=cp.simulation.RolloutSelection(starts=4), sees_factor=False)
+    general = cp.CTRLg(MODEL, learner=learner, selection=cp.simulation.CheckpointSelection(starts=4), sees_factor=False)
     policy = cp.CTRLp(general, cp.models.KMeansGroups(2), centroids=True).fit(ROWS, TASK)
     assert isinstance(policy, PersonalPolicy)
     assert len(policy.policies) == 3

@@ -17,14 +17,14 @@ from counterpoint.data.spaces import Discrete, nearest
 from counterpoint.data.transitions import Transitions
 from counterpoint.learners.baselines.pets import (
     PETS,
-    Particles,
+    EnsembleParticles,
     PETSPolicy,
     Planner,
+    PlanningActor,
     PlanningSimulator,
     Propagation,
-    Replanning,
-    TruePlanning,
-    places,
+    TaskPlanningSimulator,
+    table_offsets,
 )
 from counterpoint.models.dynamics.base import DynamicsModel
 from counterpoint.models.dynamics.gaussian import GaussianDynamics
@@ -35,6 +35,7 @@ from counterpoint.nets.likelihood import (
 )
 from counterpoint.nets.training import Schedule
 from counterpoint.ope.true_return import returns
+from counterpoint.policies.base import joint_actor
 from counterpoint.simulation.rollout import Rollout
 from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks.base import KnownSCM, Task
@@ -92,13 +93,13 @@ def test_planning_with_the_true_model_balances_the_pole() -> None:
     """Reward 1 a step and no cost of being off centre: the pole stays up and the cart on the track."""
     task = CartPole(noise_size=0.0)
     planner = Planner(horizon=30, candidates=100, elites=10, iterations=2)
-    reached = returns(planner.actor(TruePlanning(task), task), task, 1, 1, 0, 500)
+    reached = returns(planner.actor(TaskPlanningSimulator(task), task), task, 1, 1, 0, 500)
     assert reached.min() >= 450
 
 
 def value(task: KnownSCM, state: Tensor, sequences: Tensor, luck: Tensor) -> Tensor:
     """What two particles in the truth make of every sequence."""
-    return BRIEF.value(Rollout(TruePlanning(task, 2), task), state, state[..., :0], sequences, luck)
+    return BRIEF.value(Rollout(TaskPlanningSimulator(task, 2), task), state, state[..., :0], sequences, luck)
 
 
 def test_value_is_the_return_until_the_end_and_nothing_after() -> None:
@@ -122,7 +123,7 @@ def test_value_is_the_mean_over_particles_of_one_and_the_same_luck() -> None:
 def test_plan_walks_home_by_the_shortest_way() -> None:
     state = torch.tensor([-1.5, -0.5, 0.0, 0.5, 1.5])[None, :, None]
     task = Walk()
-    actor = Planner(horizon=4, candidates=60, elites=6, iterations=4).actor(TruePlanning(task, 4), task)
+    actor = Planner(horizon=4, candidates=60, elites=6, iterations=4).actor(TaskPlanningSimulator(task, 4), task)
     assert actor(state, state[..., :0]).flatten().tolist() == [0.5, 0.5, 0.0, -0.5, -0.5]
 
 
@@ -130,7 +131,7 @@ class Counting(PlanningSimulator):
     """The truth, and how many states each plan was for, of which policies."""
 
     def __init__(self, task: KnownSCM) -> None:
-        self.truth, self.particles, self.prior = TruePlanning(task, 2), 2, task.noise
+        self.truth, self.particles, self.prior = TaskPlanningSimulator(task, 2), 2, task.noise
         self.states: list[int] = []
         self.asked: list[int] = []
 
@@ -162,12 +163,14 @@ def test_a_state_that_stays_keeps_its_plan_and_costs_nothing() -> None:
         found = actor(state, state[..., :0])
         assert counting.planned() == planned
         assert counting.asked == ([0] * len(changed[0]) + [1] * len(changed[1]) if any(changed) else [0] * 8 + [1] * 8)
-        assert torch.equal(found, BRIEF.actor(TruePlanning(task, 2), task)(state, state[..., :0]))
+        assert torch.equal(found, BRIEF.actor(TaskPlanningSimulator(task, 2), task)(state, state[..., :0]))
     whole = 3 * torch.rand(2, 8, 1, generator=random) - 1.5
-    assert torch.equal(actor(whole, whole[..., :0]), BRIEF.actor(TruePlanning(task, 2), task)(whole, whole[..., :0]))
+    assert torch.equal(
+        actor(whole, whole[..., :0]), BRIEF.actor(TaskPlanningSimulator(task, 2), task)(whole, whole[..., :0])
+    )
     few = whole[:, :7]
-    assert torch.equal(actor(few, few[..., :0]), BRIEF.actor(TruePlanning(task, 2), task)(few, few[..., :0]))
-    assert isinstance(actor, Replanning)
+    assert torch.equal(actor(few, few[..., :0]), BRIEF.actor(TaskPlanningSimulator(task, 2), task)(few, few[..., :0]))
+    assert isinstance(actor, PlanningActor)
     assert actor.width == 14, "no room is kept that a graph of this many states would not have"
 
 
@@ -185,7 +188,7 @@ def test_another_factor_of_the_same_state_is_something_new() -> None:
 def test_room_for_plans_follows_how_many_there_are() -> None:
     """A planner is made smaller when a quarter of its places is free, and larger at once."""
     task = Walk()
-    replanning = Replanning(BRIEF, TruePlanning(task), task, torch.device("cpu"))
+    replanning = PlanningActor(BRIEF, TaskPlanningSimulator(task), task, torch.device("cpu"))
     widths = []
     for states in (100, 76, 75, 60, 56, 80):
         replanning._make_room(states)
@@ -219,11 +222,11 @@ def test_a_product_of_doses_in_unlike_units_is_rounded_column_by_column() -> Non
 
 def test_states_read_the_tape_at_places_of_their_own() -> None:
     state = torch.randn(2000, 4, generator=torch.Generator().manual_seed(0))
-    assert len(places(state).unique()) > 1900
-    assert torch.equal(places(state[5:6]), places(state)[5:6])
+    assert len(table_offsets(state).unique()) > 1900
+    assert torch.equal(table_offsets(state[5:6]), table_offsets(state)[5:6])
 
 
-def moving(propagation: Propagation, particles: int, slope: float = 0.0) -> Particles:
+def moving(propagation: Propagation, particles: int, slope: float = 0.0) -> EnsembleParticles:
     """Two models of two members each; member b of the four adds b + 1 and `slope` times the action to the state."""
     recipe = GaussianDynamics(2, (), batch_norm=False)
     models = []
@@ -237,10 +240,10 @@ def moving(propagation: Propagation, particles: int, slope: float = 0.0) -> Part
         origin = Origin(0, "", "")
         schema = Schema.of(("position",), Walk.actions)
         models.append(DynamicsModel(recipe, mechanism, schema, origin, torch.zeros(0).long()))
-    return Particles(models, particles, propagation)
+    return EnsembleParticles(models, particles, propagation)
 
 
-def step(particles: Particles, state: Tensor, action: Tensor, noise: Tensor) -> Tensor:
+def step(particles: EnsembleParticles, state: Tensor, action: Tensor, noise: Tensor) -> Tensor:
     return particles.step(state, action, (noise,), state[..., :0])
 
 
@@ -287,7 +290,7 @@ def test_policy_learned_from_rows_walks_home_and_is_a_function_of_the_state(tmp_
         assert policy.act(state).flatten().tolist() == [0.5, 0.5, 0.0, -0.5, -0.5]
         assert torch.equal(torch.cat([policy.act(state[i : i + 1]) for i in range(5)]), policy.act(state))
     many = 3 * torch.rand(2, 40, 1, generator=torch.Generator().manual_seed(0)) - 1.5
-    acted = type(policies[0]).together(policies)(many, many[..., :0])
+    acted = joint_actor(policies)(many, many[..., :0])
     for k, policy in enumerate(policies):
         assert torch.equal(acted[k], policy.act(many[k]))
     policies[0].save(tmp_path)
@@ -354,7 +357,7 @@ def test_a_policy_with_the_tumour_task_comes_back_with_the_same_actions(patients
 def test_model_learns_the_noise_it_plans_with() -> None:
     policy = PETS(ENSEMBLE, planner=BRIEF).fit_many([Job(walked(200), 0)], Walk())[0].last
     assert isinstance(policy, PETSPolicy)
-    particles = Particles([policy.model], 5, "TSinf")
+    particles = EnsembleParticles([policy.model], 5, "TSinf")
     noise = particles.prior(2500, torch.Generator().manual_seed(0))[None]
     after = step(particles, torch.zeros(1, 2500, 1), torch.full((1, 2500, 1), 0.5), noise)
     assert after.mean() == pytest.approx(0.5, abs=0.02)

@@ -22,7 +22,7 @@ from counterpoint.models.scm.density import DensitySCM
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Schedule
 from counterpoint.simulation.augmentation import Augmenter
-from counterpoint.simulation.selection import RolloutSelection
+from counterpoint.simulation.selection import CheckpointSelection
 from counterpoint.tasks.cartpole import CartPole
 from helpers.recipes import DENSITY, ROWS
 
@@ -30,9 +30,9 @@ NAN = math.nan
 CHECKING = Schedule(steps=10, check_every=5)
 
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
-    "no fewer than no alternatives": (
-        lambda: Augmenter(alternatives=-1),
-        "alternatives=-1 of Augmenter is not a number",
+    "an alternative at least": (
+        lambda: Augmenter(alternatives=0),
+        "alternatives=0 of Augmenter is not a number",
     ),
     "an order names a column once": (lambda: DensitySCM(order=(0, 0)), "order=(0, 0) must name every state column"),
     "an order has no gap": (lambda: DensitySCM(order=(0, 2)), "order=(0, 2) must name every state column"),
@@ -87,15 +87,18 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "elites are candidates": (lambda: Planner(candidates=10, elites=11), "11 elites of 10 candidates"),
     "candidates come in pairs": (lambda: Planner(candidates=11, elites=2), "2 elites of 11 candidates"),
     "a plan looks ahead": (lambda: Planner(horizon=0), "horizon=0 of Planner is not a number from 1"),
-    "an episode is tried": (lambda: RolloutSelection(starts=0), "starts=0 of RolloutSelection is not a number from 1"),
+    "an episode is tried": (
+        lambda: CheckpointSelection(starts=0),
+        "starts=0 of CheckpointSelection is not a number from 1",
+    ),
     "no negative episode": (
-        lambda: RolloutSelection(horizon=-1),
-        "horizon=-1 of RolloutSelection is not a number from 0",
+        lambda: CheckpointSelection(horizon=0),
+        "horizon=0 of CheckpointSelection is not a number from 1",
     ),
     "STEVE looks ahead": (lambda: STEVE(horizon=-1), "horizon=-1 of STEVE is not a number from 0"),
     "so does MVE": (lambda: MVE(horizon=-1), "horizon=-1 of MVE is not a number from 0"),
     "STEVE has a Q-function": (lambda: STEVE(q_functions=0), "q_functions=0 of STEVE is not a number from 1"),
-    "no negative reward models": (lambda: STEVE(rewards=-1), "rewards=-1 of STEVE is not a number from 0"),
+    "no negative reward models": (lambda: STEVE(rewards=0), "rewards=0 of STEVE is not a number from 1"),
     "a discount discounts": (lambda: Outcome(discount=2), "discount=2 of Outcome is not a number from 0 to 1"),
     "a discount is a number": (lambda: Outcome(discount=NAN), "discount=nan of Outcome is not a finite number"),
     "few rows need a ridge": (lambda: Outcome(ridge=0.0), "ridge=0.0 of Outcome is not a number above 0"),
@@ -128,15 +131,15 @@ def test_it_is_refused_in_one_line(make: Callable[[], object], message: str) -> 
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Augmenter(alternatives=0),
+        lambda: Augmenter(alternatives=1),
         lambda: DensitySCM(order=(1, 0), variation_penalty=0.0, ensemble=1),
         lambda: Likelihood(Schedule(steps=1, check_every=0, log_every=1), held_out=0.0, batch=1),
         lambda: D3QN(real_share=0.0, tau=1.0),
         lambda: D3QN(real_share=1.0),
         lambda: BCQ(threshold=0.0),
         lambda: Planner(candidates=10, elites=10, horizon=1, iterations=1),
-        lambda: RolloutSelection(starts=1, horizon=0),
-        lambda: STEVE(horizon=0, rewards=0, dynamics=1, q_functions=1),
+        lambda: CheckpointSelection(starts=1, horizon=1),
+        lambda: STEVE(horizon=0, rewards=None, q_functions=1),
         lambda: Outcome(discount=0.0),
         lambda: Outcome(discount=1.0),
         lambda: AutoSCM(candidates=(DensitySCM(),)),

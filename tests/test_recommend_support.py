@@ -42,8 +42,7 @@ class Always(Policy):
     def actor(self) -> Any:
         raise NotImplementedError
 
-    @classmethod
-    def together(cls, policies: Any) -> Any:
+    def rollout_actor(self, others: Any = ()) -> Any:
         raise NotImplementedError
 
     def weights(self) -> dict[str, Tensor]:

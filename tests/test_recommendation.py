@@ -185,7 +185,7 @@ def test_the_verdict_travels_with_the_policy(folder: Path, tmp_path: Path) -> No
     found = json.loads((folder / "run" / "check.json").read_text())
     policy = cp.load(folder / "run" / "policy")
     assert policy.verdict == cp.policies.Verdict(found["trust"], tuple(found["reasons"]))
-    policy.judged(cp.policies.Verdict("no", ("it was seen to fail.",))).save(tmp_path / "copy")
+    policy.with_verdict(cp.policies.Verdict("no", ("it was seen to fail.",))).save(tmp_path / "copy")
     again = cp.load(tmp_path / "copy")
     assert again.verdict.trust == "no"
     assert policy.verdict.trust == found["trust"]

@@ -98,7 +98,7 @@ def learned(folder: Path, rows: cp.Transitions, task: Task | None = None) -> Run
     run.keep_task(task or cp.Outcome(hidden=(8,), likelihood=BRIEF).fit(run.training))
     run.keep_model(recipe_for(rows).fit(run.training))
     examine(run)
-    policy = POLICY.fit(run.training, run.task).judged(run.check_verdict)
+    policy = POLICY.fit(run.training, run.task).with_verdict(run.check_verdict)
     run.keep("policy", policy.save, ["data", "split", "task", "scm"])
     return run
 

@@ -12,7 +12,6 @@ import torch
 import tyro
 
 from counterpoint.core.errors import CounterpointError
-from counterpoint.learners.methods import CTRL_G
 from counterpoint.models.scm.random_effects import RandomEffects
 from counterpoint.nets.training import Schedule
 from counterpoint.ope.evaluation import OPESettings
@@ -24,6 +23,7 @@ from helpers.sepsis_experiment import BRIEFLY
 from helpers.sepsis_experiment import TINY as TINY_SEPSIS
 from reproduction import command, evaluation
 from reproduction.ablations import REFERENCE
+from reproduction.arms import CTRL_G
 from reproduction.classic import Classic, Problem
 from reproduction.command import PARTS, SECONDS, Part, Reproduce, main
 from reproduction.counterfactuals import Counterfactuals

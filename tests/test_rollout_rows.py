@@ -72,10 +72,10 @@ def test_only_valid_rows_are_taken_and_networks_of_a_job_share_them(model: Struc
     replay = replay_of(model)
     replay.refresh(middle, 0)
     uniform = torch.rand(3, 500, generator=torch.Generator().manual_seed(0))
-    state, *_ = replay.take(uniform, networks=3)
+    state, *_ = replay.sample(uniform, networks=3)
     known = {tuple(row) for row in replay.state[0][replay.valid[0]].tolist()}
     assert {tuple(row) for row in state.flatten(0, 1).tolist()} == known
-    ends = replay.take(torch.tensor([[0.0, 0.999999, 1.0]]), networks=1)[0]
+    ends = replay.sample(torch.tensor([[0.0, 0.999999, 1.0]]), networks=1)[0]
     assert all(tuple(row) in known for row in ends[0, :2].tolist())
 
 
@@ -88,12 +88,16 @@ def test_some_actions_are_random(model: StructuralCausalModel) -> None:
 
 
 def test_a_minibatch_has_fixed_shares(model: StructuralCausalModel) -> None:
-    from counterpoint.learners.d3qn import QLearner, greedy_by, table
+    from counterpoint.learners.d3qn import (
+        QLearner,
+        double_q_objective,
+        table,
+    )
 
     job = METHOD.augment(Job(LOG), model, TASK)
     tables, replay = [table(job)] * 2, replay_of(model, replace(HOW, share=0.4))
     network = LEARNER.build(4, 11, 2)
-    objective = replace(greedy_by(TASK, job), votes=2)
+    objective = replace(double_q_objective(TASK, job), votes=2)
     learner = QLearner(network, LEARNER.build, tables, LEARNER, objective, lambda actor: torch.zeros(1), replay)
     draw = learner.draw(0, torch.Generator().manual_seed(0), 5)
     assert draw["rollouts"].shape == (5, 8)
@@ -104,7 +108,7 @@ def test_a_minibatch_has_fixed_shares(model: StructuralCausalModel) -> None:
     both = {name: torch.stack([tensor[0]] * 2) for name, tensor in draw.items()}
     state, *_ = learner._batch(both)
     assert state.shape == (2, 20, 4)
-    torch.testing.assert_close(state[:, 12:], replay.take(both["rollouts"], 2)[0])
+    torch.testing.assert_close(state[:, 12:], replay.sample(both["rollouts"], 2)[0])
 
 
 def test_networks_of_a_policy_differ_and_vote() -> None:

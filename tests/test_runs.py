@@ -21,13 +21,13 @@ from counterpoint.core.errors import CounterpointError
 from counterpoint.learners.baselines.pets import PETS, Planner
 from counterpoint.learners.baselines.steve import MVE, STEVE
 from counterpoint.learners.d3qn import D3QN
-from counterpoint.learners.methods import named_arms
+from counterpoint.learners.methods import named_methods
 from counterpoint.models.dynamics.outcome import LearnedTask
 from counterpoint.nets.training import Schedule
 from counterpoint.page.check_figure import check_figure
 from counterpoint.run import Run
 from counterpoint.run_folder import PARTS, RECORD
-from counterpoint.simulation.selection import RolloutSelection
+from counterpoint.simulation.selection import CheckpointSelection
 from counterpoint.tasks.base import Task
 from counterpoint.tasks.cartpole import CartPole
 from helpers.cli import command
@@ -834,23 +834,23 @@ class Spy:
 
 def tiny_arms(learner: D3QN) -> dict[str, Any]:
     """The arms with models that are fitted in a blink; the Q-learning is the command's."""
-    few = RolloutSelection(starts=2, horizon=3)
+    few = CheckpointSelection(starts=2, horizon=3)
     models = {"ctrl-g": DENSITY, "ctrl-g-bicogan": PAPER, "base-d": MODELS["deterministic"]}
     models |= {"base-s": MODELS["gaussian dynamics"], "base-m": MODELS["mixture dynamics"]}
     planner = Planner(horizon=2, candidates=4, elites=2, iterations=1)
-    model = cp.models.Deterministic(hidden=(8,), batch_norm=False, likelihood=BRIEF)
-    small = {"dynamics": 2, "rewards": 2, "q_functions": 2, "model": model, "learner": learner, "selection": few}
+    model = cp.models.Deterministic(ensemble=2, hidden=(8,), batch_norm=False, likelihood=BRIEF)
+    small = {"rewards": 2, "q_functions": 2, "model": model, "learner": learner, "selection": few}
     return {
         **{name: cp.CTRLg(model, learner=learner, selection=few) for name, model in models.items()},
-        "d3qn": named_arms(learner)["d3qn"],
-        "bcq": named_arms(learner)["bcq"],
+        "d3qn": named_methods(learner)["d3qn"],
+        "bcq": named_methods(learner)["bcq"],
         "pets": PETS(cp.models.GaussianDynamics(**DYNAMICS), particles=2, planner=planner),
         "steve": STEVE(**small),
         "mve": MVE(**small),
         "ctrl-g-rollouts": cp.CTRLg(DENSITY, learner=learner, selection=few, rollouts=SHORT),
         "search": cp.Search(DENSITY, cp.models.PosteriorDraws(2), **BRIEF_SEARCH),
         "pilco": cp.Search(MODELS["gaussian process"], None, **BRIEF_SEARCH),
-        **{name: named_arms(learner)[name] for name in PERSONAL},
+        **{name: named_methods(learner)[name] for name in PERSONAL},
     }
 
 
@@ -859,7 +859,7 @@ BRIEF_SEARCH: dict[str, Any] = {"horizon": 3, "schedule": Schedule(steps=2, chec
 
 
 def test_the_tiny_arms_are_the_real_ones_but_small() -> None:
-    real, tiny = named_arms(), tiny_arms(D3QN())
+    real, tiny = named_methods(), tiny_arms(D3QN())
     assert set(real) == set(tiny) == set(get_args(Method))
     for name in real:
         assert type(real[name]) is type(tiny[name])
@@ -877,7 +877,7 @@ def test_every_method_learns_from_the_runs_training_rows(
     )
     arms = lambda learner: {n: arm if own else Spy(arm, seen) for n, arm in tiny_arms(learner).items()}
     run = bench.copy(source, tmp_path / "run")
-    monkeypatch.setattr("counterpoint.cli.train.named_arms", arms)
+    monkeypatch.setattr("counterpoint.cli.train.named_methods", arms)
     command("train", "--run", run, "--method", method, *([] if method in WITHOUT_Q else TINY_TRAIN))
     assert f"{method} learned on {len(Run(run).training)} logged rows" in capsys.readouterr().out
     policy = Run(run).policy

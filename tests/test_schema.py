@@ -131,7 +131,7 @@ LEARNERS: dict[str, Any] = {
     "BCQ": cp.learners.BCQ(learner=POLICY),
     "PETS": cp.learners.PETS(MODELS["gaussian dynamics"], particles=2, planner=cp.learners.Planner(3, 10, 2, 1)),
     "STEVE": cp.learners.STEVE(
-        horizon=1, learner=POLICY, dynamics=2, rewards=2, q_functions=2, model=MODELS["deterministic"]
+        horizon=1, learner=POLICY, rewards=2, q_functions=2, model=replace(MODELS["deterministic"], ensemble=2)
     ),
     "General": cp.CTRLg(DENSITY, cp.Augmenter(1), POLICY),
 }

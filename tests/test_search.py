@@ -12,7 +12,7 @@ import counterpoint as cp
 from counterpoint.data.jobs import Job
 from counterpoint.data.schema import Column, Schema
 from counterpoint.data.transitions import concatenate
-from counterpoint.learners.evolution import Distribution
+from counterpoint.learners.evolution import SearchDistribution
 from counterpoint.learners.search import SearchLearner
 from counterpoint.models.scm.base import StructuralCausalModel
 from counterpoint.nets.learner import Stepper
@@ -132,7 +132,7 @@ def test_every_round_of_a_search_knows_the_share_of_rounds_that_are_done(model: 
     shares: list[float] = []
 
     class Watched(cp.learners.CrossEntropy):
-        def learn(self, found: Distribution, draw: Tensor, score: Tensor, share: Tensor) -> None:
+        def learn(self, found: SearchDistribution, draw: Tensor, score: Tensor, share: Tensor) -> None:
             shares.append(float(share))
 
     four = Schedule(steps=4, check_every=2, log_every=2)
@@ -200,7 +200,7 @@ def test_factors_are_rounded_where_candidates_are_tried_and_not_where_one_is_cho
 
 def test_a_pool_s_noise_belongs_to_its_member(model: StructuralCausalModel) -> None:
     pool = model.abduct(LOG).unflatten(1, (2, -1))
-    drawn = cp.simulation.NoisePool().source(model, Job(LOG))(3, 2, 4, torch.Generator().manual_seed(0))
+    drawn = cp.simulation.NoisePool().sampler(model, Job(LOG))(3, 2, 4, torch.Generator().manual_seed(0))
     for member in range(2):
         known = {tuple(row) for row in pool[:, member].tolist()}
         assert all(tuple(row) in known for row in drawn[:, member].flatten(0, 1).tolist())

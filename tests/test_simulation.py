@@ -22,9 +22,20 @@ from counterpoint.nets.laws import Gaussian, Mixture, SkewedSpline, Spline
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.monotone import FoldedGenerator
 from counterpoint.nets.training import Schedule
-from counterpoint.simulation.models import FreshNoise, ModelSimulator, NoisePool, SubjectNoise
-from counterpoint.simulation.rollout import Actor, Noise, Rollout, RolloutStep, Stream, asks_for_end, on_device
-from counterpoint.simulation.selection import CheckpointSelector, RolloutSelection
+from counterpoint.simulation.models import FreshNoise, ModelSimulator, NoisePool, abducted
+from counterpoint.simulation.rollout import (
+    Actor,
+    NoiseStream,
+    Rollout,
+    RolloutStep,
+    StackedNoise,
+    checks_for_end,
+    on_device,
+)
+from counterpoint.simulation.selection import (
+    CheckpointSelection,
+    CheckpointSelector,
+)
 from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks.cartpole import CartPole
 from helpers.recipes import BRIEF, DENSITY, DYNAMICS, MODELS, ROWS, SCMS
@@ -37,7 +48,7 @@ def logged(trials: int, seed: int = 0) -> Transitions:
     return simulate(TASK, random_policy(TASK), trials, 20, seed)
 
 
-def step(simulator: ModelSimulator, state: Tensor, action: Tensor, noise: Noise) -> Tensor:
+def step(simulator: ModelSimulator, state: Tensor, action: Tensor, noise: StackedNoise) -> Tensor:
     return simulator.step(state, action, noise, state[..., :0])
 
 
@@ -226,7 +237,8 @@ def test_own_noise_and_own_actions_bring_the_record_back_in_every_member(name: s
     data = logged(8)
     model, episode = EXACT[name].fit(data), full_episode(data)
     simulator, members = ModelSimulator([model]), model.mechanism.members
-    stream = SubjectNoise().stream(simulator, [Job(episode)], 3 * members, seed=0)
+    noise = abducted(model, Job(episode)).repeat_interleave(3, 0)
+    stream = lambda t: (noise[None, :, t],)
     start = episode.state[0].expand(1, 3 * members, -1)
     plan = lambda t: episode.action[t].expand(1, 3 * members, -1)
     steps = list(Rollout(simulator, TASK)(start, stream, 20, plan=plan))
@@ -241,41 +253,10 @@ def test_own_noise_and_own_actions_bring_the_record_back_in_every_member(name: s
     assert (away[0] - away[-1]).abs().max() > 1e-3
 
 
-def test_more_steps_than_the_record_has_are_one_line() -> None:
-    data = logged(8)
-    model, episode = DENSITY.fit(data), full_episode(data)
-    simulator = ModelSimulator([model])
-    start, act = episode.state[:1].expand(1, 2, -1), lambda state, theta: torch.full_like(state[..., :1], 0.5)
-    rollout = Rollout(simulator, TASK, act, freeze=False)
-    assert len(list(rollout(start, SubjectNoise().stream(simulator, [Job(episode)], 2, 0), 20))) == 20
-    with pytest.raises(CounterpointError, match=r"^the record has noise for 20 steps, not 21; shorten the horizon$"):
-        list(rollout(start, SubjectNoise().stream(simulator, [Job(episode)], 2, 0), 21))
-
-
-@pytest.mark.parametrize("noise", [NoisePool(), SubjectNoise()])
-def test_a_model_that_cannot_abduct_has_no_noise_of_a_record(noise: NoisePool | SubjectNoise) -> None:
+def test_a_model_that_cannot_abduct_has_no_noise_of_a_record() -> None:
     model = MODELS["gaussian dynamics"].fit(ROWS)
     with pytest.raises(CounterpointError, match=r"^a dynamics model cannot abduct noise from the log;[^\n]*$"):
-        noise.stream(ModelSimulator([model]), [Job(ROWS[:1])], 4, 0)
-
-
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda rows: rows[torch.arange(len(rows)) != 4],
-        lambda rows: concatenate([rows, replace(rows, episode=rows.episode + 1, step=rows.step + len(rows))]),
-        lambda rows: replace(rows, imagined=torch.ones_like(rows.imagined)),
-        lambda rows: replace(rows, next_state=rows.next_state.masked_fill((rows.step == 4)[:, None], torch.nan)),
-    ],
-)
-def test_own_noise_is_that_of_one_whole_episode(spoil: Any) -> None:
-    data = logged(8)
-    simulator, episode = ModelSimulator([DENSITY.fit(data)]), full_episode(data)
-    shuffled = episode[torch.randperm(20, generator=torch.Generator().manual_seed(0))]
-    one, same = (SubjectNoise().stream(simulator, [Job(rows)], 2, 0)(7)[0] for rows in (episode, shuffled))
-    assert torch.equal(one, same)
-    with pytest.raises(CounterpointError, match=r"^own noise is that of one logged episode[^\n]*$"):
-        SubjectNoise().stream(simulator, [Job(spoil(episode))], 2, 0)
+        NoisePool().stream(ModelSimulator([model]), [Job(ROWS[:1])], 4, 0)
 
 
 def test_episodes_that_cannot_be_dealt_to_the_members_are_one_line() -> None:
@@ -304,13 +285,13 @@ class Drift:
         self.drift, self.members = torch.tensor(drift), len(drift) // models
         self.models = [_Blind()] * models
 
-    def step(self, state: Tensor, action: Tensor, noise: Noise, theta: Tensor) -> Tensor:
+    def step(self, state: Tensor, action: Tensor, noise: StackedNoise, theta: Tensor) -> Tensor:
         by_episode = self.drift.repeat_interleave(state[..., 0].numel() // len(self.drift)).view(state.shape[:2])
         moved = state.clone()
         moved[..., 0] += by_episode * action[..., 0]
         return moved
 
-    def fresh(self, episodes: int, seed: int) -> Stream:
+    def fresh(self, episodes: int, seed: int) -> NoiseStream:
         return lambda t: ()
 
 
@@ -329,7 +310,7 @@ def select(drift: Sequence[float], jobs: int, horizon: int = 50, task: CartPole 
     data = replace(logged(4), state=torch.zeros(80, 4))
     simulator: Any = Drift(drift, jobs)
     return CheckpointSelector(
-        RolloutSelection(starts=3, horizon=horizon), simulator, [Job(data, seed) for seed in range(jobs)], task
+        CheckpointSelection(starts=3, horizon=horizon), simulator, [Job(data, seed) for seed in range(jobs)], task
     )
 
 
@@ -357,10 +338,10 @@ def test_nothing_is_earned_after_the_end() -> None:
 
 def test_without_a_horizon_of_its_own_it_is_the_tasks() -> None:
     class Patient(CartPole):
-        selection_horizon = 0
+        selection_horizon = None
 
-    assert select([0.0], 1, horizon=0).returns(fixed(1.0)).tolist() == [[TASK.selection_horizon] * 3]
-    assert select([0.0], 1, horizon=0, task=Patient(horizon=33)).returns(fixed(1.0)).tolist() == [[33.0] * 3]
+    assert select([0.0], 1, horizon=None).returns(fixed(1.0)).tolist() == [[TASK.selection_horizon] * 3]
+    assert select([0.0], 1, horizon=None, task=Patient(horizon=33)).returns(fixed(1.0)).tolist() == [[33.0] * 3]
 
 
 class Perilous(CartPole):
@@ -399,10 +380,10 @@ def test_a_gpu_is_asked_rarely_and_not_while_a_graph_is_captured(monkeypatch: py
     here: Any = OnGPU()
     capturing = [False]
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing[0])
-    assert [t for t in range(200) if asks_for_end(t, here)] == [63, 127, 191]
-    assert all(asks_for_end(t, torch.ones(1)) for t in range(3))
+    assert [t for t in range(200) if checks_for_end(t, here)] == [63, 127, 191]
+    assert all(checks_for_end(t, torch.ones(1)) for t in range(3))
     capturing[0] = True
-    assert not any(asks_for_end(t, here) for t in range(200))
+    assert not any(checks_for_end(t, here) for t in range(200))
 
 
 def test_starts_are_first_states_of_ones_own_real_rows() -> None:
@@ -410,7 +391,7 @@ def test_starts_are_first_states_of_ones_own_real_rows() -> None:
     imagined = replace(tables[0], state=tables[0].state + 50, imagined=torch.ones(120, dtype=torch.bool))
     jobs = [Job(concatenate([tables[0], imagined]), 0), Job(tables[1], 1)]
     simulator: Any = Drift([0.0] * 4, 2)
-    starts = CheckpointSelector(RolloutSelection(starts=20), simulator, jobs, TASK).state
+    starts = CheckpointSelector(CheckpointSelection(starts=20), simulator, jobs, TASK).state
     assert starts.shape == (2, 40, 4)
     for k, table in enumerate(tables):
         first = {tuple(row) for row in table.state[table.step == 0].tolist()}
@@ -422,7 +403,7 @@ def test_jobs_of_one_table_start_in_states_of_their_own() -> None:
     table = logged(40)
     simulator: Any = Drift([0.0] * 3, 3)
     starts = CheckpointSelector(
-        RolloutSelection(starts=20), simulator, [Job(table, seed) for seed in (3, 4, 3)], TASK
+        CheckpointSelection(starts=20), simulator, [Job(table, seed) for seed in (3, 4, 3)], TASK
     ).state
     assert torch.equal(starts[0], starts[2])
     assert (starts[0] != starts[1]).any(1).sum() > 10
@@ -439,7 +420,7 @@ def pole() -> list[Any]:
 def test_the_balancing_policy_wins_inside_a_fitted_model(pole: list[Any], noise: str) -> None:
     """Chosen without the environment, as it would be in it."""
     jobs = [Job(logged(40, seed), seed) for seed in range(2)]
-    score = RolloutSelection(starts=16, horizon=120, noise=NOISES[noise]).selector(pole, jobs, TASK)
+    score = CheckpointSelection(starts=16, horizon=120, noise=NOISES[noise]).selector(pole, jobs, TASK)
     balance = lambda state, theta: TASK.actions.features(10 * (state[..., 2] + 0.5 * state[..., 3] > 0).long())
     fall = lambda state, theta: TASK.actions.features(10 * (state[..., 2] + 0.5 * state[..., 3] < 0).long())
     mixed = lambda state, theta: torch.cat([balance(state, theta)[:1], fall(state, theta)[1:]])
@@ -459,7 +440,7 @@ def test_a_policy_is_tried_the_same_alone_and_beside_others(recipe: Any, noise: 
     """Whatever the noise: other models neither change its draws nor its returns, and the seed decides both."""
     jobs = [Job(logged(6, seed), seed) for seed in range(3)]
     models = [recipe.fit_many([job])[0] for job in jobs]
-    how = RolloutSelection(starts=4, horizon=25, noise=NOISES[noise])
+    how = CheckpointSelection(starts=4, horizon=25, noise=NOISES[noise])
     together = how.selector(models, jobs, TASK).returns(fixed(0.4, 0.4, 0.4))
     for k, (job, model) in enumerate(zip(jobs, models, strict=True)):
         alone = how.selector([model], [job], TASK)
@@ -473,7 +454,7 @@ def test_a_policy_is_tried_the_same_alone_and_beside_others(recipe: Any, noise: 
 def test_choices_are_tried_the_same_alone_and_beside_others(choices: tuple[list[Job], list[Any]]) -> None:
     jobs, models = choices
     for noise in NOISES.values():
-        how = RolloutSelection(starts=4, horizon=25, noise=noise)
+        how = CheckpointSelection(starts=4, horizon=25, noise=noise)
         together = how.selector(models, jobs, TASK).returns(fixed(0.4, 0.4, 0.4, 0.4))
         for k, (job, model) in enumerate(zip(jobs, models, strict=True)):
             torch.testing.assert_close(together[k], how.selector([model], [job], TASK).returns(fixed(0.4))[0])

@@ -13,7 +13,12 @@ from counterpoint.core.errors import CounterpointError
 from counterpoint.data import storage
 from counterpoint.data.jobs import Job
 from counterpoint.data.transitions import COLUMNS, Transitions
-from counterpoint.learners.d3qn import D3QN, QLearner, greedy_by, table
+from counterpoint.learners.d3qn import (
+    D3QN,
+    QLearner,
+    double_q_objective,
+    table,
+)
 from counterpoint.simulation.augmentation import Augmenter
 from counterpoint.simulation.streaming import AugmentationWork, StoredPieces, augment
 from counterpoint.simulation.trials import random_policy, simulate
@@ -209,7 +214,12 @@ class TestMapped:
         mapped = storage.read(stored(tmp_path / "rows.parquet", both), mapped=True)
         recipe, job = D3QN(hidden=(8,)), Job(mapped)
         learner = QLearner(
-            recipe.build(4, TASK.actions.count, 1), recipe.build, [table(job)], recipe, greedy_by(TASK, job), None
+            recipe.build(4, TASK.actions.count, 1),
+            recipe.build,
+            [table(job)],
+            recipe,
+            double_q_objective(TASK, job),
+            None,
         )
         assert learner.state.data_ptr() == mapped.state.data_ptr()
         assert learner.next_state.data_ptr() == mapped.next_state.data_ptr()

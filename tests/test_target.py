@@ -130,7 +130,7 @@ def test_a_policy_that_is_told_factors_is_told_those_before(personal: PersonalPo
 
 
 def test_a_policy_that_explores_has_chances(personal: PersonalPolicy) -> None:
-    recipe, policies = replace(GROUPED, explores=True), list(personal.policies)
+    recipe, policies = replace(GROUPED, posterior_sampling=True), list(personal.policies)
     exploring = PersonalPolicy(recipe, personal.model, personal.groups, policies, personal.schema, personal.origin)  # pyright: ignore[reportArgumentType]
     found = target(exploring, ROWS)
     assert not found.deterministic

@@ -12,8 +12,8 @@ import numpy as np
 
 from counterpoint.core.statistics import interval
 from counterpoint.core.tables import read_csv
-from counterpoint.learners.methods import CTRL_G, PILCO, SEARCH
 from counterpoint.page.style import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION, canvas, reference_line
+from reproduction.arms import CTRL_G, PILCO, SEARCH
 from reproduction.logs import Protocol
 from reproduction.pages.paper import paper_returns_by_size
 

@@ -3,13 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
+from counterpoint.learners.base import PolicyLearner
 from counterpoint.learners.ctrl_g import CTRLg
 from counterpoint.learners.d3qn import D3QN
 from counterpoint.models.scm.density import DensitySCM
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Schedule
-from counterpoint.policies.base import PolicyLearner
-from counterpoint.simulation.selection import RolloutSelection
+from counterpoint.simulation.selection import CheckpointSelection
 from counterpoint.tasks.base import KnownSCM
 from counterpoint.tasks.cartpole import CartPole
 from reproduction.grid import Arm, Grid
@@ -20,7 +20,7 @@ TINY = D3QN((8, 8), Schedule(steps=150, rate="linear"), batch=16)
 TINY_CTRL_G = CTRLg(
     DensitySCM(ensemble=1, hidden=(8,), likelihood=Likelihood(Schedule(steps=100, check_every=25))),
     learner=replace(TINY, schedule=Schedule(steps=100, check_every=50)),
-    selection=RolloutSelection(starts=2, horizon=10),
+    selection=CheckpointSelection(starts=2, horizon=10),
 )
 
 PROTOCOL = Protocol(logged_trials=10, evaluation_trials=3)

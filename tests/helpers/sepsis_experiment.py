@@ -6,7 +6,7 @@ import counterpoint as cp
 from counterpoint.nets.laws import Gaussian
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.ope.evaluation import OPESettings
-from counterpoint.simulation.selection import RolloutSelection
+from counterpoint.simulation.selection import CheckpointSelection
 from reproduction.sepsis_arms import (
     EFFECTS,
     Q_LEARNING,
@@ -30,6 +30,6 @@ TINY = SepsisArms(
     ),
     outcome=cp.Outcome(hidden=(8,), likelihood=BRIEF),
     learner=replace(Q_LEARNING, hidden=(8,), schedule=cp.Schedule(steps=20, check_every=10), batch=16),
-    selection=RolloutSelection(starts=2),
+    selection=CheckpointSelection(starts=2),
     search=replace(SEARCH, schedule=cp.Schedule(steps=2, check_every=1), starts=1, choosing_starts=2),
 )

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from counterpoint.cli import train
-from counterpoint.learners.methods import named_arms
+from counterpoint.learners.methods import named_methods
 from counterpoint.nets.training import Schedule
 from helpers.cli import command
 from helpers.personal_commands import EFFECTS, TABLE, table
@@ -38,7 +38,9 @@ def sizes(method: str) -> list[str]:
 @pytest.fixture(scope="module")
 def short_methods() -> Iterator[None]:
     """The models that methods fit themselves are trained for a few updates."""
-    with patch.object(train, "named_arms", lambda learner: {k: shortened(v) for k, v in named_arms(learner).items()}):
+    with patch.object(
+        train, "named_methods", lambda learner: {k: shortened(v) for k, v in named_methods(learner).items()}
+    ):
         yield
 
 

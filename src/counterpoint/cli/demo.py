@@ -16,19 +16,27 @@ from counterpoint.core.seeding import derive, generator
 from counterpoint.core.statistics import iqm
 from counterpoint.core.tables import write_csv, write_json
 from counterpoint.data.jobs import Job
+from counterpoint.learners.base import PolicyCheckpoints, PolicyLearner
 from counterpoint.learners.ctrl_g import CTRLg
 from counterpoint.learners.d3qn import D3QN
-from counterpoint.learners.methods import CTRL_G, QUICK_SEARCH, SEARCH, SMALL_BICOGAN, unselected
+from counterpoint.learners.methods import (
+    QUICK_SEARCH,
+    SMALL_BICOGAN,
+    unselected,
+)
 from counterpoint.models.scm.density import BRIEF, DensitySCM
 from counterpoint.nets.training import Schedule
 from counterpoint.ope.true_return import returns, true_returns
 from counterpoint.page.returns import demo_figure, episodes_figure
-from counterpoint.policies.base import Learned, Policy, PolicyLearner
+from counterpoint.policies.base import Policy
 from counterpoint.policies.searched import SearchedPolicy
 from counterpoint.simulation.rollout import Rollout, TaskSimulator
-from counterpoint.simulation.selection import RolloutSelection
+from counterpoint.simulation.selection import CheckpointSelection
 from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks.cartpole import CartPole
+
+CTRL_G, SEARCH = "CTRL_g, default SCM", "CTRL_g + search"
+"""Names of the compared methods."""
 
 
 def arms(length: float) -> dict[str, PolicyLearner]:
@@ -43,8 +51,8 @@ def arms(length: float) -> dict[str, PolicyLearner]:
     exact = DensitySCM(likelihood=replace(BRIEF, schedule=replace(BRIEF.schedule, steps=int(1000 * length))))
     return {
         "D3QN, real rows": unselected(learner),
-        "CTRL_g, small BiCoGAN": CTRLg(bicogan, learner=learner, selection=RolloutSelection(starts=8)),
-        CTRL_G: CTRLg(exact, learner=learner, selection=RolloutSelection(starts=8)),
+        "CTRL_g, small BiCoGAN": CTRLg(bicogan, learner=learner, selection=CheckpointSelection(starts=8)),
+        CTRL_G: CTRLg(exact, learner=learner, selection=CheckpointSelection(starts=8)),
         SEARCH: replace(QUICK_SEARCH, model=exact, schedule=Schedule(max(int(15 * length), 1), 5, log_every=5)),
     }
 
@@ -91,7 +99,7 @@ class Demo:
         return Job(simulate(task, random_policy(task), self.trials, 20, derive(seed, "data")), seed)
 
     def _try(
-        self, name: str, learner: PolicyLearner, learned: Sequence[Learned], task: CartPole
+        self, name: str, learner: PolicyLearner, learned: Sequence[PolicyCheckpoints], task: CartPole
     ) -> list[dict[str, Any]]:
         policies = [result.selected for result in learned]
         scores = true_returns(policies, task.at_evaluation(), self.evaluation_trials, derive(self.seed, "evaluation"))

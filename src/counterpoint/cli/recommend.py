@@ -62,7 +62,7 @@ class Recommend:
         )
         run = Run(self.run)
         model, task = (run.scm, run.task) if run.has("scm") and run.has_task() else (None, None)
-        policy = run.policy.judged(run.policy_verdict)
+        policy = run.policy.with_verdict(run.policy_verdict)
         if self.history is not None:
             share = self.min_support
             self._tell(recommend_to(policy, self.history, run.training, model=model, task=task, min_support=share))

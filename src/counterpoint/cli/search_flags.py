@@ -36,7 +36,7 @@ class SearchFlags:
     """Parallel searches from different first rules; the first one starts at the logged median dose."""
     starts: Positive = SEARCH.starts
     """Episodes of every candidate in every member, from first states of the table."""
-    horizon: Count = SEARCH.horizon
+    horizon: Count = 0
     """Steps of an episode inside the model; 0 for the task's own."""
 
     def __post_init__(self) -> None:

@@ -14,13 +14,17 @@ from counterpoint.core.artifacts import device_of
 from counterpoint.core.errors import CounterpointError, require
 from counterpoint.core.settings import Count
 from counterpoint.data.jobs import Job
+from counterpoint.learners.base import PolicyLearner
 from counterpoint.learners.ctrl_g import LEARNER, CTRLg
 from counterpoint.learners.ctrl_p import CTRLp, check_personal
 from counterpoint.learners.d3qn import D3QN
-from counterpoint.learners.methods import named_arms
+from counterpoint.learners.methods import named_methods
 from counterpoint.learners.search import Search
 from counterpoint.nets.training import Monitor
-from counterpoint.policies.base import Policy, PolicyLearner, Verdict
+from counterpoint.policies.base import (
+    Policy,
+    Verdict,
+)
 from counterpoint.run import Run
 
 Method = Literal[
@@ -83,7 +87,7 @@ class Train:
         verdict = self._verdict(run)
         with watching(self.run, self.saving) as monitor:
             policy = self._learn(run, monitor)
-        run.keep("policy", policy.judged(verdict).save, parents)
+        run.keep("policy", policy.with_verdict(verdict).save, parents)
         say(f"{self.method} learned on {len(run.training)} logged rows, policy in {run.path('policy')}")
         model = run.scm if "scm" in parents else None
         for line in trained_lines(policy, run.training, model, self.seed):
@@ -102,23 +106,23 @@ class Train:
         return run.check_verdict
 
     def _learn(self, run: Run, monitor: Monitor) -> Policy:
-        arm, stage = named_arms(self.learner)[self.method], monitor.stage("train")
+        arm, stage = named_methods(self.learner)[self.method], monitor.stage("train")
         if self.method in SEARCHED:
             arm = self._searching(arm, run)
         if self.method not in PARENTS:
             return arm.fit(run.training, run.task, self.seed, stage, self.device)
         model, rows = run.scm, run.augmented if isinstance(arm, CTRLg) else run.training
         if isinstance(arm, CTRLp):
-            arm, job = arm.within(model, rows, self.groups), Job(rows, self.seed)
+            arm, job = arm.within(model, rows, self.groups or None), Job(rows, self.seed)
         else:
             job = Job(rows, self.seed, model.subjects(rows))
         there = model.to(device_of(self.device))
         if isinstance(arm, CTRLg):
-            return replace(arm, model=model.recipe).learn([job], [there], run.task, stage, self.device)[0].selected
+            return replace(arm, model=model.recipe).learn([job], [there], run.task, stage)[0].selected
         assert isinstance(arm, Search | CTRLp)
         arm.check([job], run.task)
         arm = replace(arm, model=model.recipe) if isinstance(arm, Search) else arm
-        return arm.with_models([job], [there], run.task, stage, self.device)[0].selected
+        return arm.with_models([job], [there], run.task, stage)[0].selected
 
     def _searching(self, arm: PolicyLearner, run: Run) -> PolicyLearner:
         """The method with the settings of its search."""

@@ -33,7 +33,10 @@ def _one(policy: Policy) -> list[str]:
     if isinstance(policy, PETSPolicy):
         return []
     rule = policy.explain().splitlines() if isinstance(policy, SearchedPolicy) else []
-    return [*rule, str(policy.kept) if policy.kept else "kept the last step: no model chose among the checkpoints"]
+    return [
+        *rule,
+        str(policy.checkpoint) if policy.checkpoint else "kept the last step: no model chose among the checkpoints",
+    ]
 
 
 def _groups(policy: PersonalPolicy, rows: Transitions) -> list[str]:
@@ -50,7 +53,7 @@ def _groups(policy: PersonalPolicy, rows: Transitions) -> list[str]:
 def _logged(policy: Policy, rows: Transitions) -> list[str]:
     """The log's mean return over as many steps as the policy was tried for."""
     tried = policy.policies[-1] if isinstance(policy, PersonalPolicy) else policy
-    kept = tried.kept if isinstance(tried, Policy) else None
+    kept = tried.checkpoint if isinstance(tried, Policy) else None
     horizon = kept.horizon if kept else 0
     returns, steps = logged_returns(rows, horizon or None), f"the first {horizon} steps" if horizon else "all steps"
     count = f"{len(returns)} episode{'s' if len(returns) != 1 else ''}"

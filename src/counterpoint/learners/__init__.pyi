@@ -1,5 +1,6 @@
 """The names of the subpackage, each imported when it is first used; `core/lazy.py` reads this file."""
 
+from counterpoint.learners.base import PolicyLearner as PolicyLearner
 from counterpoint.learners.baselines.bcq import BCQ as BCQ
 from counterpoint.learners.baselines.pets import PETS as PETS
 from counterpoint.learners.baselines.pets import Planner as Planner
@@ -10,6 +11,6 @@ from counterpoint.learners.ctrl_p import CTRLp as CTRLp
 from counterpoint.learners.d3qn import D3QN as D3QN
 from counterpoint.learners.evolution import CrossEntropy as CrossEntropy
 from counterpoint.learners.evolution import EvolutionStrategy as EvolutionStrategy
-from counterpoint.learners.methods import paper_arms as paper_arms
+from counterpoint.learners.methods import named_methods as named_methods
 from counterpoint.learners.rollout_rows import RolloutRows as RolloutRows
 from counterpoint.learners.search import Search as Search

@@ -1,11 +1,10 @@
-"""Search for parameters by drawing candidates around a mean, many searches side by side.
+"""Black-box optimizers that draw candidates around a mean: the cross-entropy method and an evolution strategy.
 
     cross-entropy        mean, deviation ← those of the best candidates                   (Rubinstein & Kroese 2004)
     evolution strategy   mean ← mean + Adam(Σ_c rank_c · draw_c), draws in mirrored pairs    (Salimans et al. 2017)
 
-The first learns a deviation for every number and suits few of them; the second follows an estimated gradient and suits
-hundreds. Written here because every search of a grid is a member of one stack, with the checkpoints of the one training
-loop; the field's libraries (cma, evotorch) run one search at a time.
+The first fits a deviation for every parameter and suits few parameters; the second follows an estimated gradient and
+suits hundreds. The libraries cma and evotorch run one search at a time; here K searches are members of one stack.
 """
 
 from abc import ABC, abstractmethod
@@ -19,8 +18,8 @@ from counterpoint.core.errors import require
 from counterpoint.core.settings import Amount, Fraction, Positive, Rate, check_settings
 
 
-class Distribution(nn.Module):
-    """Where the candidates of K jobs × R restarts are drawn; what a search has learned so far."""
+class SearchDistribution(nn.Module):
+    """The normal distribution of the candidates of K jobs × R restarts, with the moments of Adam."""
 
     mean: Tensor
     deviation: Tensor
@@ -38,8 +37,8 @@ class Distribution(nn.Module):
         return self.mean[:, :, None] + self.deviation[:, :, None] * draw
 
 
-class BlackBox(ABC):
-    """How a distribution follows the scores of its candidates."""
+class BlackBoxOptimizer(ABC):
+    """Updates a search distribution by the scores of its candidates."""
 
     candidates: int
     spread: float
@@ -47,57 +46,57 @@ class BlackBox(ABC):
     @abstractmethod
     def learn(
         self,
-        found: Distribution,
+        distribution: SearchDistribution,
         draw: Float[Tensor, "k r c p"],
         score: Float[Tensor, "k r c"],
         share: Float[Tensor, ""],
     ) -> None:
-        """One round; `share` of all rounds are done."""
+        """Update the distribution after a round; `share` of all rounds are done."""
 
-    def start(self, first: Float[Tensor, "k r p"], scale: Float[Tensor, " p"]) -> Distribution:
-        """Before the first round; the first of a job's restarts begins at the middle, the others at their draw."""
+    def start(self, first: Float[Tensor, "k r p"], scale: Float[Tensor, " p"]) -> SearchDistribution:
+        """The distribution before the first round, centred at 0 for the first restart and at `first` for the others."""
         offset = first * scale * self.spread
         offset[:, 0] = 0
-        return Distribution(offset, scale * self.spread)
+        return SearchDistribution(offset, scale * self.spread)
 
 
 def check_pairs(candidates: int) -> None:
-    """Candidates are drawn in mirrored pairs."""
+    """Refuse an odd number of candidates, which are drawn in mirrored pairs."""
     require(candidates % 2 == 0, f"{candidates} candidates are no mirrored pairs; use an even number")
 
 
 @dataclass(frozen=True)
-class CrossEntropy(BlackBox):
-    """Refit mean and deviation to the best candidates, round after round."""
+class CrossEntropy(BlackBoxOptimizer):
+    """The cross-entropy method: refit mean and deviation to the best candidates, round after round."""
 
     candidates: Positive = 48
     """Policies tried in a round, for every restart; an even number."""
     elites: Positive = 8
-    """The best of them, which the next draws are fitted to."""
+    """The best candidates, to which the distribution is fitted."""
     spread: Amount = 1.0
     """Deviation of the first draws, in standardised units of the state."""
     extra: Amount = 0.3
-    """Deviation added at first, falling to nothing at the last round, so that a narrow round is no dead end."""
+    """Deviation added in the first round, falling to 0 in the last, against premature convergence."""
     step: Fraction = 0.8
-    """How far mean and deviation move towards the elites' own."""
+    """How far mean and deviation move towards those of the elites."""
 
     def __post_init__(self) -> None:
         check_settings(self)
         check_pairs(self.candidates)
         require(self.elites <= self.candidates, f"{self.elites} elites of {self.candidates} candidates; use fewer")
 
-    def learn(self, found: Distribution, draw: Tensor, score: Tensor, share: Tensor) -> None:
+    def learn(self, distribution: SearchDistribution, draw: Tensor, score: Tensor, share: Tensor) -> None:
         best = score.topk(self.elites, -1).indices
-        elite = found.candidates(draw).gather(2, best[..., None].expand(*best.shape, draw.shape[-1]))
+        elite = distribution.candidates(draw).gather(2, best[..., None].expand(*best.shape, draw.shape[-1]))
         spread, mean = torch.var_mean(elite, 2, correction=0)
-        found.mean.lerp_(mean, self.step)
+        distribution.mean.lerp_(mean, self.step)
         wider = (spread + (self.extra * (1 - share)).square()).sqrt()
-        found.deviation.lerp_(wider, self.step)
+        distribution.deviation.lerp_(wider, self.step)
 
 
 @dataclass(frozen=True)
-class EvolutionStrategy(BlackBox):
-    """Follow the gradient of the expected score, estimated from mirrored draws of ranks."""
+class EvolutionStrategy(BlackBoxOptimizer):
+    """An evolution strategy: Adam on the gradient of the expected rank, estimated from mirrored draws."""
 
     candidates: Positive = 64
     """Policies tried in a round, for every restart; an even number."""
@@ -110,10 +109,10 @@ class EvolutionStrategy(BlackBox):
         check_settings(self)
         check_pairs(self.candidates)
 
-    def learn(self, found: Distribution, draw: Tensor, score: Tensor, share: Tensor) -> None:
+    def learn(self, distribution: SearchDistribution, draw: Tensor, score: Tensor, share: Tensor) -> None:
         rank = score.argsort(-1).argsort(-1).to(draw) / (score.shape[-1] - 1) - 0.5
         gradient = (rank[..., None] * draw).mean(2)
-        found.momentum.lerp_(gradient, 0.2)
-        found.curvature.lerp_(gradient.square(), 0.2)
-        along = found.momentum / (found.curvature.sqrt() + 1e-8)
-        found.mean += self.learning_rate * (1 - share) * found.deviation / self.spread * along
+        distribution.momentum.lerp_(gradient, 0.2)
+        distribution.curvature.lerp_(gradient.square(), 0.2)
+        along = distribution.momentum / (distribution.curvature.sqrt() + 1e-8)
+        distribution.mean += self.learning_rate * (1 - share) * distribution.deviation / self.spread * along

@@ -1,8 +1,8 @@
-"""Rows from rollouts of the learning policy inside the model, made anew while it learns.
+"""Replay rows from rollouts of the learning policy inside the model, refreshed while it learns.
 
-One-step rows show other actions in logged states; a policy that has learned from them goes where the log never was.
-These rows follow it there: episodes of the greedy policy with some random actions, in every member of the model. The
-reward of a row is its mean and its end a probability, as the task says.
+One-step rows hold other actions in logged states; a policy that has learned from them reaches states outside the log.
+These rows cover such states: episodes of the ε-greedy policy in every member of the model. The reward of a row is its
+mean and its end a probability, both from the task.
 """
 
 from collections.abc import Sequence
@@ -27,10 +27,10 @@ NAMES = ("state", "action", "reward", "next_state", "not_terminated")
 
 @dataclass(frozen=True)
 class RolloutRows:
-    """How many such rows there are, how they come about, and what share of a minibatch they are."""
+    """Settings of the rollouts: episodes, random actions, rounds kept, and their share of a minibatch."""
 
     share: Share = 0.5
-    """Share of a minibatch; the rest is shared out between real and one-step rows as the learner says."""
+    """Share of a minibatch; the learner divides the rest between real and one-step rows."""
     every: Positive = 150
     """Updates between two rounds of episodes."""
     episodes: Positive = 8
@@ -38,7 +38,7 @@ class RolloutRows:
     steps: Positive = 100
     """Steps an episode, unless it ends before."""
     rounds: Positive = 5
-    """Rounds kept; the oldest makes room."""
+    """Rounds kept; the oldest is overwritten."""
     random_actions: Share = 0.3
     """Share of actions that are random."""
 
@@ -48,12 +48,12 @@ class RolloutRows:
     def replay(
         self, models: Sequence[Model], jobs: Sequence[Job], task: Task, sees_factor: bool = True
     ) -> "RolloutReplay":
-        """Where the rows of every job are kept; each job has its own model."""
+        """The replay memory of every job; each job has its own model."""
         return RolloutReplay(self, ModelSimulator(models), jobs, task, sees_factor)
 
 
 class RolloutReplay(nn.Module):
-    """The rows of K jobs, the valid ones found by `order` and counted; all of it is part of a checkpoint."""
+    """The replay memory of K jobs. `order` lists the valid rows first and `count` counts them; saved in checkpoints."""
 
     state: Tensor
     action: Tensor
@@ -65,19 +65,22 @@ class RolloutReplay(nn.Module):
     count: Tensor
 
     def __init__(
-        self, how: RolloutRows, simulator: ModelSimulator, jobs: Sequence[Job], task: Task, sees_factor: bool
+        self, recipe: RolloutRows, simulator: ModelSimulator, jobs: Sequence[Job], task: Task, sees_factor: bool
     ) -> None:
         super().__init__()
         self.sees_factor = sees_factor
-        self.how, self.simulator, self.jobs, self.task = how, simulator, jobs, on_device(task, simulator.device)
+        self.recipe, self.simulator, self.jobs = recipe, simulator, jobs
+        self.task = on_device(task, simulator.device)
         self.categories: Categories = jobs[0].data.schema.categories
-        self.known = [_states(job, model) for job, model in zip(jobs, simulator.models, strict=True)]
-        self.round_rows = how.episodes * simulator.members * how.steps
-        rows, width = self.round_rows * how.rounds, self._told(*(x[:1] for x in self.known[0])).shape[-1]
+        self.starts = [_start_states(job, model) for job, model in zip(jobs, simulator.models, strict=True)]
+        self.round_rows = recipe.episodes * simulator.members * recipe.steps
+        rows = self.round_rows * recipe.rounds
+        first_state, first_theta = self.starts[0]
+        width = self._inputs(first_state[:1], first_theta[:1]).shape[-1]
         shapes = {"state": (width,), "next_state": (width,)}
         for name in NAMES:
-            kind = torch.long if name == "action" else torch.float32
-            self._keep(name, torch.zeros(len(jobs), rows, *shapes.get(name, ()), dtype=kind))
+            dtype = torch.long if name == "action" else torch.float32
+            self._keep(name, torch.zeros(len(jobs), rows, *shapes.get(name, ()), dtype=dtype))
         self._keep("valid", torch.zeros(len(jobs), rows, dtype=torch.bool))
         self._keep("order", torch.zeros(len(jobs), rows, dtype=torch.long))
         self._keep("count", torch.ones(len(jobs)))
@@ -85,29 +88,28 @@ class RolloutReplay(nn.Module):
     def _keep(self, name: str, tensor: Tensor) -> None:
         self.register_buffer(name, tensor.to(self.simulator.device))
 
-    def _told(self, state: Tensor, theta: Tensor) -> Tensor:
+    def _inputs(self, state: Tensor, theta: Tensor) -> Tensor:
         levels = spread_levels(state, self.categories)
         return context(levels, theta=theta) if self.sees_factor else levels
 
     @torch.no_grad()
     def refresh(self, actor: Actor, update: int) -> None:
-        """A round of episodes of the policies as they are after `update` updates."""
-        members, first = self.simulator.members, (update // self.how.every % self.how.rounds) * self.round_rows
+        """Replace the oldest round by episodes of the current policies; `update` is the number of updates done."""
+        first = (update // self.recipe.every % self.recipe.rounds) * self.round_rows
         randoms = [generator(job.seed, "rollouts", update) for job in self.jobs]
-        starts = [self._starts(known, members, random) for known, random in zip(self.known, randoms, strict=True)]
+        starts = [self._drawn_starts(*starts, random) for starts, random in zip(self.starts, randoms, strict=True)]
         state, theta = (torch.stack(column).to(self.simulator.device) for column in zip(*starts, strict=True))
-        noise = self.simulator.fresh(state.shape[1], seed=update)
+        episodes = state.shape[1]
+        noise = self.simulator.fresh(episodes, seed=update)
         rollout = Rollout(self.simulator, self.task, self._explorer(actor, randoms))
-        each = state.shape[1]
         self.valid[:, first : first + self.round_rows] = False
-        for t, step in enumerate(rollout(state, noise, self.how.steps, theta)):
-            rows = slice(first + t * each, first + (t + 1) * each)
-            self.state[:, rows], self.next_state[:, rows] = (
-                self._told(step.state, theta),
-                self._told(step.next_state, theta),
-            )
+        for t, step in enumerate(rollout(state, noise, self.recipe.steps, theta)):
+            rows = slice(first + t * episodes, first + (t + 1) * episodes)
+            self.state[:, rows] = self._inputs(step.state, theta)
             self.action[:, rows] = self._index(step.action)
-            self.reward[:, rows], self.not_terminated[:, rows] = step.reward, step.survival
+            self.reward[:, rows] = step.reward
+            self.next_state[:, rows] = self._inputs(step.next_state, theta)
+            self.not_terminated[:, rows] = step.survival
             self.valid[:, rows] = (step.alive > 0) & step.next_state.isfinite().all(-1)
         require(
             bool(self.valid.any(1).all()),
@@ -117,17 +119,19 @@ class RolloutReplay(nn.Module):
         self.order.copy_(torch.sort((~self.valid).to(torch.uint8), dim=1, stable=True).indices)
         self.count.copy_(self.valid.sum(1).clamp(min=1))
 
-    def _starts(self, known: tuple[Tensor, Tensor], members: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
-        picked = torch.randint(len(known[0]), (members * self.how.episodes,), generator=random)
-        return known[0][picked], known[1][picked]
+    def _drawn_starts(self, state: Tensor, theta: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor]:
+        count = self.simulator.members * self.recipe.episodes
+        rows = torch.randint(len(state), (count,), generator=random)
+        return state[rows], theta[rows]
 
     def _explorer(self, actor: Actor, randoms: Sequence[torch.Generator]) -> Actor:
-        """The policies, with some random actions."""
+        """The policies with a share of random actions."""
 
         def act(state: Tensor, theta: Tensor) -> Tensor:
-            drawn = [_explored(self._actions, state.shape[1], self.how.random_actions, random) for random in randoms]
-            random, other = (torch.stack(column).to(state.device) for column in zip(*drawn, strict=True))
-            return torch.where(random[..., None], other, actor(state, theta))
+            share = self.recipe.random_actions
+            draws = [_random_actions(self._actions, state.shape[1], share, random) for random in randoms]
+            replaced, other = (torch.stack(column).to(state.device) for column in zip(*draws, strict=True))
+            return torch.where(replaced[..., None], other, actor(state, theta))
 
         return act
 
@@ -139,19 +143,23 @@ class RolloutReplay(nn.Module):
     def _index(self, action: Float[Tensor, "k e a"]) -> Int[Tensor, "k e"]:
         return self._actions.index(action.flatten(0, 1)).view(action.shape[:2])
 
-    def take(self, uniform: Float[Tensor, "n b"], networks: int) -> list[Tensor]:
-        """Valid rows, `uniform` saying which; the networks of one job stand side by side."""
+    def sample(self, uniform: Float[Tensor, "n b"], networks: int) -> list[Tensor]:
+        """Sample a minibatch of valid replay rows for every network, the `networks` of one job being neighbours.
+
+        `uniform` are draws in [0, 1) that choose the rows.
+        """
         job = torch.arange(len(uniform), device=uniform.device)[:, None] // networks
         place = (uniform * self.count[job]).long().clamp(max=self.order.shape[1] - 1)
         rows = self.order[job, place]
         return [getattr(self, name)[job, rows] for name in NAMES]
 
 
-def _explored(actions: Discrete, count: int, share: float, random: torch.Generator) -> tuple[Tensor, Tensor]:
+def _random_actions(actions: Discrete, count: int, share: float, random: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Which of `count` actions are random, and the random ones."""
     return torch.rand(count, generator=random) < share, actions.sample(count, random)
 
 
-def _states(job: Job, model: Model) -> tuple[Float[Tensor, "n s"], Float[Tensor, "n t"]]:
+def _start_states(job: Job, model: Model) -> tuple[Float[Tensor, "n s"], Float[Tensor, "n t"]]:
     """The states of the real rows and the factors of their subjects."""
     real = ~job.data.imagined
     theta = job.rows_theta if job.theta.shape[1] else model.subjects(job.data)

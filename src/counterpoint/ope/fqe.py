@@ -33,10 +33,10 @@ from counterpoint.core.settings import Amount, Checked, Count, checked
 from counterpoint.data.jobs import spread_levels
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
+from counterpoint.learners.base import action_numbers
 from counterpoint.nets.learner import StackTraining
 from counterpoint.nets.training import Monitor, Schedule, train
 from counterpoint.ope.problem import Episodes, OPEData
-from counterpoint.policies.base import action_numbers
 
 UNIT_COUNTS = torch.ones(1, 1)
 """Counts in which every subject has weight 1."""

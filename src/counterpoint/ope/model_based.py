@@ -31,7 +31,13 @@ from counterpoint.ope.problem import Episodes, StochasticPolicy, resampled
 from counterpoint.ope.result import Estimate
 from counterpoint.policies.base import Policy, Verdict
 from counterpoint.simulation.models import ModelSimulator, abducted
-from counterpoint.simulation.rollout import Noise, Rollout, RolloutStep, TaskSimulator, on_device
+from counterpoint.simulation.rollout import (
+    Rollout,
+    RolloutStep,
+    StackedNoise,
+    TaskSimulator,
+    on_device,
+)
 from counterpoint.tasks.base import KnownSCM, Task, check_task
 
 AT_ONCE = 2**16
@@ -168,7 +174,7 @@ def _simulated_returns(
         return rows[None, :, None].expand(*shape, -1).flatten(0, 2)[None].to(model.device)
 
     acting = on_device(policy, model.device)
-    rollout = Rollout(simulator, on_device(task, model.device), type(acting).together([acting]))
+    rollout = Rollout(simulator, on_device(task, model.device), acting.rollout_actor())
     start = repeated(state)
     noise = simulator.fresh(start.shape[1], seed)
     total = rollout.returns(start, noise, horizon, repeated(factors), discount=discount)
@@ -265,9 +271,9 @@ def counterfactual_episodes(
         column[first].repeat(len(row_noise), 1)[None].to(device) for column in (job.data.state, factors)
     )
     acting = on_device(policy, device)
-    rollout = Rollout(simulator, on_device(task, device), type(acting).together([acting]))
+    rollout = Rollout(simulator, on_device(task, device), acting.rollout_actor())
 
-    def noise_at(step: int) -> Noise:
+    def noise_at(step: int) -> StackedNoise:
         return (noise[:, step].to(device).flatten(0, 1)[None],)
 
     steps = list(rollout(start, noise_at, noise.shape[1], theta_of_start))
@@ -299,7 +305,7 @@ def _noise_by_step(
     prior: Callable[[int, torch.Generator], Float[Tensor, "n u"]],
     seed: int,
 ) -> Float[Tensor, "m t e u"]:
-    """Noise of every step of every episode, drawn from the prior where the record has none."""
+    """StackedNoise of every step of every episode, drawn from the prior where the record has none."""
     places = torch.nn.functional.pad(episodes.places, (0, max(steps - episodes.places.shape[1], 0)), value=-1)
     places = places[:, :steps].T
     arranged = noise.cpu()[:, places.clamp(min=0)]

@@ -214,7 +214,7 @@ def target(
         now = _checked_probabilities(policy, rows.state, actions)
         after = _checked_probabilities(policy, rows.next_state[has_next], actions)
         return TargetPolicy(now, _scatter(has_next, after), False)
-    samples_posterior = isinstance(policy, PersonalPolicy) and policy.recipe.explores
+    samples_posterior = isinstance(policy, PersonalPolicy) and policy.recipe.posterior_sampling
     draws = DRAWS if samples_posterior else 1
     random = generator(seed, "exploring")
     factors = factors_after = None
@@ -302,7 +302,7 @@ def _action_function(policy: Policy, factors: KnownFactors | None, random: torch
             return policy(state, random)
         subject = factors[places]
         if isinstance(policy, PersonalPolicy):
-            return policy.act_knowing(state, subject.factors, subject.informed, random)
+            return policy.act_with_posterior(state, subject.factors, subject.informed, random)
         return policy.actor()(state[None].to(policy.device), subject.factors.mean[None].to(policy.device))[0]
 
     return act

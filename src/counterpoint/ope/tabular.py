@@ -21,11 +21,11 @@ from counterpoint.core.settings import Amount, Positive, checked
 from counterpoint.data.schema import Schema
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
+from counterpoint.learners.base import action_numbers
 from counterpoint.nets.training import Monitor
 from counterpoint.ope.behaviour import Behaviour, BehaviourModel
 from counterpoint.ope.fqe import CriticRecipe, subjects_of
 from counterpoint.ope.problem import OPEData
-from counterpoint.policies.base import action_numbers
 
 TOLERANCE = 1e-4
 """Sweeps stop when no value changes by more than this share of the largest reward."""

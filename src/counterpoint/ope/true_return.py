@@ -11,7 +11,7 @@ from counterpoint.core.seeding import derive, generator
 from counterpoint.core.settings import Count, checked
 from counterpoint.data.jobs import NO_THETA
 from counterpoint.data.shapes import Theta
-from counterpoint.policies.base import Policy
+from counterpoint.policies.base import Policy, joint_actor
 from counterpoint.simulation.rollout import Actor, Rollout, TaskSimulator
 from counterpoint.tasks.base import KnownSCM, check_task
 
@@ -55,7 +55,7 @@ def true_returns(
     """
     for policy in policies:
         check_task(task, policy.schema, "policy")
-    actor = type(policies[0]).together(policies)
+    actor = joint_actor(policies)
     return returns(actor, task, len(policies), trials, seed, horizon, policies[0].device, theta)
 
 

@@ -18,7 +18,11 @@ from counterpoint.data.tables.new_subjects import History, read_history
 from counterpoint.data.transitions import Transitions
 from counterpoint.models.base import Model
 from counterpoint.policies.base import Policy, Verdict
-from counterpoint.policies.personal import Met, PersonalPolicy, meet
+from counterpoint.policies.personal import (
+    PersonalPolicy,
+    SubjectPolicy,
+    policy_for_subject,
+)
 from counterpoint.policies.q import QPolicy
 from counterpoint.policies.recommendation import Advice, advise, stated
 from counterpoint.policies.reservations import impossible, is_placeholder, returns_of
@@ -100,13 +104,13 @@ def recommend_to(
     history = read_history(table, policy.schema, logged.layout)
     rows = history.rows if len(history.rows) else logged[logged.subject < 0]
     model = policy.model if model is None and isinstance(policy, PersonalPolicy) else model
-    met = meet(policy, rows, model)
+    met = policy_for_subject(policy, rows, model)
     found = None
     if model is not None and task is not None:
         found = subject_values(met.policy, model, task, history.now.state, met.factors, seed=seed)
     threshold = Threshold.stated(min_support)
     means = _means(met, history, found)
-    possible = returns_of(logged, task, found is None and isinstance(met.decides, QPolicy))
+    possible = returns_of(logged, task, found is None and isinstance(met.inner, QPolicy))
     (advice,) = advise(met.policy, history.now, logged, means, seed, threshold, possible)
     known = means if means is not None else None if found is None else found.mean
     notes = [*history.notes, "" if known is None else impossible(known, possible), stated(min_support)]
@@ -133,12 +137,12 @@ def _contradicted(advice: Advice, threshold: Threshold, similar: int) -> list[st
     return [f"by these values '{max(given, key=lambda label: given[label])}' is better; compare the intervals"]
 
 
-def _means(met: Met, history: History, found: ActionValues | None) -> Float[Tensor, "1 actions"] | None:
+def _means(met: SubjectPolicy, history: History, found: ActionValues | None) -> Float[Tensor, "1 actions"] | None:
     if not isinstance(met.policy.actions, Discrete):
         return None
     if found is not None:
         return found.mean
-    return met.decides.values(history.now.state, met.told) if isinstance(met.decides, QPolicy) else None
+    return met.inner.values(history.now.state, met.theta) if isinstance(met.inner, QPolicy) else None
 
 
 def _intervals(advice: Advice, found: ActionValues | None) -> dict[str, tuple[float, float]]:
@@ -149,13 +153,13 @@ def _intervals(advice: Advice, found: ActionValues | None) -> dict[str, tuple[fl
     return dict(zip(advice.supports or [advice.label], ends, strict=True))
 
 
-def _recognised(met: Met, rows: int) -> Recognised:
+def _recognised(met: SubjectPolicy, rows: int) -> Recognised:
     factor, covariance = met.factors.mean[0], met.factors.covariance[0]
     known = (rows, tuple(factor.tolist()), tuple(covariance.diagonal().clamp(min=0).sqrt().tolist()))
-    if met.adapted is None:
+    if met.adaptation is None:
         return Recognised(*known, None, (), "the run's policy", _not_personal(met, rows))
-    chances, group = tuple(met.adapted.chances.tolist()), met.adapted.group
-    if met.adapted.policy is not met.decides:
+    chances, group = tuple(met.adaptation.chances.tolist()), met.adaptation.group
+    if met.adaptation.policy is not met.inner:
         why = (
             f"it is told the subject's factor, from {_steps(rows)}"
             if rows
@@ -163,15 +167,16 @@ def _recognised(met: Met, rows: int) -> Recognised:
         )
         return Recognised(*known, None, chances, "one policy that is told the factor", why)
     if group is not None:
-        sure = f"with a chance of {met.adapted.sure:.0%}, by {_steps(rows)}"
+        sure = f"with a chance of {met.adaptation.group_probability:.0%}, by {_steps(rows)}"
         why = f"the subject is of group {group + 1} of {len(chances)} {sure}"
         return Recognised(*known, group + 1, chances, f"the policy of group {group + 1}", why)
-    unsure = f"after {_steps(rows)} no group is likely enough (the likeliest has a chance of {met.adapted.sure:.0%})"
+    likeliest = f"{met.adaptation.group_probability:.0%}"
+    unsure = f"after {_steps(rows)} no group is likely enough (the likeliest has a chance of {likeliest})"
     return Recognised(*known, None, chances, EVERYBODY, unsure if rows else NOTHING)
 
 
-def _not_personal(met: Met, rows: int) -> str:
-    if not met.decides.factor_width:
+def _not_personal(met: SubjectPolicy, rows: int) -> str:
+    if not met.inner.factor_width:
         known = "; the values are this subject's" if rows and met.factors.mean.shape[1] else ""
         return f"it is the same for everybody, so that of the record only the last row counts{known}"
     return f"it is told the subject's factor, from {_steps(rows)}" if rows else f"{NOTHING}; the average factor is told"

@@ -1,12 +1,12 @@
-"""Policies that know whom they treat: one for each group of subjects, or one that is told the subject's factor.
+"""Personal policies: one policy for each group of subjects, or one that is conditioned on the subject's factor.
 
-What is known of a subject comes from its record so far, by the model: `adapt(history)` says what, how sure, and which
-policy follows; a policy at work learns about its subject from step to step.
+The factor of a subject is inferred by the model from the subject's rows so far. `adapt(history)` gives its posterior,
+the group and the policy that follows; in rollouts the posterior is updated after every step.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Protocol, Self, final
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -21,56 +21,74 @@ from counterpoint.data.shapes import Action, State, Theta
 from counterpoint.data.transitions import Transitions
 from counterpoint.models.base import Model, SubjectFactors
 from counterpoint.models.groups import Groups
-from counterpoint.policies.base import Policy, saved_verdict
+from counterpoint.nets.placement import common_device
+from counterpoint.policies.base import Policy, joint_actor, saved_verdict
 from counterpoint.simulation.rollout import Actor
 
 POPULATION = "population"
 
 
+class PersonalRecipe(Protocol):
+    """The settings of a learner that its personal policies act by."""
+
+    @property
+    def min_group_probability(self) -> float:
+        """Posterior probability of a group from which the group's policy is used."""
+        ...
+
+    @property
+    def posterior_sampling(self) -> bool:
+        """Whether the policy acts for a draw of the factor's posterior instead of its mean."""
+        ...
+
+
 @dataclass(frozen=True)
-class Adapted:
-    """What a record says of its subject, and what follows from it."""
+class Adaptation:
+    """A personal policy adapted to one subject's record."""
 
     factors: SubjectFactors
-    """What is known of the one subject."""
+    """Posterior of the subject's factor."""
     chances: Float[Tensor, " g"]
-    """How likely the subject is of each group: the groups' shares without a record; empty where there are none."""
+    """Posterior probability of each group: the groups' shares without a record; empty without groups."""
     group: int | None
-    """The group whose policy is used; none where the record does not say enough, and for a policy without groups."""
+    """The group whose policy is used; None where no group is probable enough, and without groups."""
     rows: int
-    """Rows of the record that tell something."""
+    """Rows of the record that are informative about the factor."""
     policy: Policy
-    """What to do for this subject: `policy.act(state)`."""
+    """The policy for this subject: `policy.act(state)`."""
 
     @property
     def factor(self) -> Float[Tensor, " t"]:
+        """Posterior mean of the factor."""
         return self.factors.mean[0]
 
     @property
     def covariance(self) -> Float[Tensor, "t t"]:
+        """Posterior covariance of the factor."""
         return self.factors.covariance[0]
 
     @property
-    def sure(self) -> float:
-        """The chance of the likeliest group."""
+    def group_probability(self) -> float:
+        """The probability of the likeliest group; 1 without groups."""
         return float(self.chances.max()) if len(self.chances) else 1.0
 
 
 @final
 class PersonalPolicy(Policy):
-    """A model that finds subjects' factors, groups of them, and a policy for each group and for everybody."""
+    """A model that infers subject factors, groups of factors, and a policy for each group and for everybody."""
 
     def __init__(
         self,
-        recipe: Any,
+        recipe: PersonalRecipe,
         model: Model,
         groups: Groups | None,
         policies: Sequence[Policy],
         schema: Schema,
         origin: Origin,
     ) -> None:
-        """`policies` are one for each group and, last, one for everybody; without groups the one that sees factors."""
+        """`policies` holds one policy for each group, then the population's; without groups only the latter."""
         super().__init__()
+        common_device([model, *policies], "the model and its policies")
         self.recipe, self.model, self.groups, self.schema, self.origin = recipe, model, groups, schema, origin
         self.policies = nn.ModuleList(policies)
 
@@ -86,103 +104,101 @@ class PersonalPolicy(Policy):
     def extras(self) -> dict[str, Any]:
         return {**super().extras(), "groups": None if self.groups is None else {"hard": self.groups.hard}}
 
-    @property
-    def device(self) -> torch.device:
-        return self.model.device
-
-    def adapt(self, history: Transitions) -> Adapted:
-        """What the record of one subject says of it; a longer record says as much as its rows taken up one by one."""
+    def adapt(self, history: Transitions) -> Adaptation:
+        """Adapt to the record of one subject; equal to updating the posterior row by row."""
         agree(self.schema, history.schema, "policy", "history")
-        seen = history.subject.unique()
-        require(len(seen) <= 1, f"the history holds {len(seen)} subjects; give the rows of one")
+        subjects = history.subject.unique()
+        require(len(subjects) <= 1, f"the history holds {len(subjects)} subjects; give the rows of one")
         rows = int(self.model.informative_rows(history).sum())
-        factors = self.model.subject_factors(history)[seen] if rows else SubjectFactors.prior(1, self.model.theta_width)
-        decides = self._of_known(factors)[0] if rows else self.everybody
-        policy = self.policies[int(decides)]
+        if not rows:
+            return self._adaptation(SubjectFactors.prior(1, self.model.theta_width), self.population_index, 0)
+        factors = self.model.subject_factors(history)[subjects]
+        return self._adaptation(factors, int(self._index_of_posterior(factors)[0]), rows)
+
+    def _adaptation(self, factors: SubjectFactors, index: int, rows: int) -> Adaptation:
+        policy = self.policies[index]
         assert isinstance(policy, Policy)
         if self.groups is None:
-            return Adapted(factors, torch.zeros(0), None, rows, Told(self, policy, factors.mean))
+            return Adaptation(factors, torch.zeros(0), None, rows, FixedFactorPolicy(self, policy, factors.mean))
         chances = self.groups.chances(factors)[0] if rows else self.groups.share
-        return Adapted(factors, chances, None if decides == self.everybody else int(decides), rows, policy)
+        return Adaptation(factors, chances, None if index == self.population_index else index, rows, policy)
 
     @property
-    def everybody(self) -> int:
-        """The place of the policy for those of whom not enough is known."""
+    def population_index(self) -> int:
+        """Index of the policy for subjects whose group is not known."""
         return len(self.policies) - 1
 
-    def _of_known(self, factors: SubjectFactors) -> Int[Tensor, " n"]:
-        """The place of the policy that decides for each subject, by what its record says."""
-        if self.groups is None:
-            return _all(self.everybody, factors.mean)
-        sure, likeliest = self.groups.chances(factors).max(1)
-        return torch.where(sure >= self.recipe.sure, likeliest, self.everybody)
+    def policy_index(self, factors: SubjectFactors, informed: Bool[Tensor, " n"]) -> Int[Tensor, " n"]:
+        """Index of the policy that acts for each subject; the population's where the record is not informative."""
+        return torch.where(informed, self._index_of_posterior(factors), self.population_index)
 
-    def _of_given(self, theta: Float[Tensor, "n t"]) -> Int[Tensor, " n"]:
-        """The same for factors that are simply given, and taken as sure; everybody's policy where there are none."""
+    def _index_of_posterior(self, factors: SubjectFactors) -> Int[Tensor, " n"]:
+        """Index of the policy that acts for each subject, by the posterior of its factor."""
+        if self.groups is None:
+            return _same_index(self.population_index, factors.mean)
+        probability, likeliest = self.groups.chances(factors).max(1)
+        return torch.where(probability >= self.recipe.min_group_probability, likeliest, self.population_index)
+
+    def _index_of_factor(self, theta: Float[Tensor, "n t"]) -> Int[Tensor, " n"]:
+        """Index of the policy that acts for factors that are known exactly; the population's where there are none."""
         if self.groups is None or not theta.shape[1]:
-            return _all(self.everybody, theta)
+            return _same_index(self.population_index, theta)
         return torch.cdist(theta, self.groups.centre.to(theta)).argmin(1)
 
-    def deciding(self, factors: SubjectFactors, known: Bool[Tensor, " n"]) -> Int[Tensor, " n"]:
-        """The place of the policy that decides for subjects of whom so much, or where not `known` nothing, is known."""
-        return torch.where(known, self._of_known(factors), self.everybody)
-
-    def act_knowing(
-        self, state: State, factors: SubjectFactors, known: Bool[Tensor, " n"], random: torch.Generator
+    def act_with_posterior(
+        self, state: State, factors: SubjectFactors, informed: Bool[Tensor, " n"], random: torch.Generator
     ) -> Action:
-        """What it does at one step of each of n subjects of whom so much is known; nothing where `known` is false.
+        """The action at one step of each of n subjects with these posteriors.
 
-        The generator is for a policy that explores, to which subjects are draws from what is known of them.
+        `informed` is false for subjects without an informative row. `random` is for posterior sampling.
         """
-        explores = self.recipe.explores
-        told = factors.draw(random) if explores else factors.mean
-        decides = self._of_given(told) if explores else self.deciding(factors, known)
-        return _dispatch([self])(state[None].to(self.device), [told.to(self.device)], decides[None].to(self.device))[0]
+        sampling = self.recipe.posterior_sampling
+        theta = factors.draw(random) if sampling else factors.mean
+        index = self._index_of_factor(theta) if sampling else self.policy_index(factors, informed)
+        device = self.device
+        return _grouped_actor([self])(state[None].to(device), [theta.to(device)], index[None].to(device))[0]
 
     def likeliest(self, rows: Transitions) -> Int[Tensor, " subjects"]:
-        """The group that each subject, in the order of `rows.subject_names`, is likeliest of by all its rows."""
+        """The likeliest group of each subject by all its rows, in the order of `rows.subject_names`."""
         require(self.groups is not None, "the policy sees factors and knows no groups; ask one that was given groups")
         assert self.groups is not None
         return self.groups.chances(self.model.subject_factors(rows)).argmax(1)
 
     def sizes(self, rows: Transitions) -> list[int]:
-        """How many of the subjects in a table are likeliest of each group."""
+        """The number of subjects of a table in each group; empty without groups."""
         if self.groups is None:
             return []
-        there = torch.bincount(rows.subject, minlength=len(rows.subject_names)) > 0
-        return torch.bincount(self.likeliest(rows)[there.cpu()], minlength=self.groups.count).tolist()
+        present = torch.bincount(rows.subject, minlength=len(rows.subject_names)) > 0
+        return torch.bincount(self.likeliest(rows)[present.cpu()], minlength=self.groups.count).tolist()
 
     def actor(self) -> Actor:
-        """For subjects whose factors are given; where none is, everybody's policy or one told the middle of all."""
-        act, width = _dispatch([self]), self.model.theta_width
+        """A stateless actor for given factors; without factors the population's policy acts, for the mean factor."""
+        act, width = _grouped_actor([self]), self.model.theta_width
 
         def acting(state: Float[Tensor, "1 n s"], theta: Float[Tensor, "1 n t"]) -> Float[Tensor, "1 n a"]:
-            given = theta.shape[-1]
+            columns = theta.shape[-1]
             require(
-                given in (0, width), f"the policy knows factors of {width} columns and was given {given}; give as many"
+                columns in (0, width),
+                f"the policy knows factors of {width} columns and was given {columns}; give as many",
             )
-            factors = theta if given else theta.new_zeros(*theta.shape[:-1], width)
-            return act(state, list(factors), self._of_given(theta[0])[None])
+            factors = theta if columns else theta.new_zeros(*theta.shape[:-1], width)
+            return act(state, list(factors), self._index_of_factor(theta[0])[None])
 
         return acting
 
-    @classmethod
-    def together(cls, policies: Sequence["PersonalPolicy"]) -> Actor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Policies that begin with a subject they know nothing of, and learn about it from step to step."""
-        return Learning(policies)
+    def rollout_actor(self, others: Sequence[Self] = ()) -> Actor:
+        """Policies that start without a record of their subjects and learn about them from step to step."""
+        return AdaptiveActor([self, *others])
 
 
-class Told(Policy):
-    """A policy that sees factors, told one subject's."""
+class FixedFactorPolicy(Policy):
+    """A policy that needs a subject factor, with the factor of one subject filled in."""
 
     def __init__(self, whole: Policy, policy: Policy, factor: Float[Tensor, "1 t"]) -> None:
+        """`whole` is the policy that was trained, `policy` the part of it that acts."""
         super().__init__()
         self.policy, self.factor, self.schema = policy, factor, whole.schema
         self.recipe, self.origin, self.verdict = whole.recipe, whole.origin, whole.verdict
-
-    @property
-    def device(self) -> torch.device:
-        return self.policy.device
 
     def weights(self) -> dict[str, Tensor]:
         raise CounterpointError("a policy told one subject's factor is not kept; save the personal policy it came from")
@@ -191,17 +207,16 @@ class Told(Policy):
         act, factor = self.policy.actor(), self.factor
         return lambda state, theta: act(state, factor.to(state).expand(*state.shape[:-1], -1))
 
-    @classmethod
-    def together(cls, policies: Sequence["Told"]) -> Actor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        acts = [policy.actor() for policy in policies]
-        return lambda state, theta: torch.cat([act(state[k : k + 1], theta[k : k + 1]) for k, act in enumerate(acts)])
+    def rollout_actor(self, others: Sequence[Self] = ()) -> Actor:
+        actors = [policy.actor() for policy in (self, *others)]
+        return lambda state, theta: torch.cat([act(state[k : k + 1], theta[k : k + 1]) for k, act in enumerate(actors)])
 
 
-class Learning:
-    """K personal policies at work: each step's outcome is evidence about the subject before the next decision."""
+class AdaptiveActor:
+    """K personal policies in rollouts: every step updates the posterior of the subject before the next action."""
 
     def __init__(self, policies: Sequence[PersonalPolicy]) -> None:
-        self.policies, self.act = policies, _dispatch(policies)
+        self.policies, self.act = policies, _grouped_actor(policies)
         self.trackers = [policy.model.tracker() for policy in policies]
         self.device = self.trackers[0].device
         self.randoms = [generator(policy.origin.seed, "exploring") for policy in policies]
@@ -213,98 +228,109 @@ class Learning:
             last, action, after = (table.to(self.device) for table in (*self.before, state))
             for k, tracker in enumerate(self.trackers):
                 tracker.update(last[k], action[k], after[k])
-        found = [tracker.factors(state.shape[1]) for tracker in self.trackers]
-        chosen = self._explored(state, found) if self.policies[0].recipe.explores else self._sure(state, found)
-        self.before = state.clone(), chosen
-        return chosen
+        posteriors = [tracker.factors(state.shape[1]) for tracker in self.trackers]
+        sampling = self.policies[0].recipe.posterior_sampling
+        action = self._sampled_action(state, posteriors) if sampling else self._mean_action(state, posteriors)
+        self.before = state.clone(), action
+        return action
 
-    def _sure(self, state: Float[Tensor, "k n s"], found: Sequence[SubjectFactors]) -> Float[Tensor, "k n a"]:
-        """By the means of what is known; as long as nothing is known of anybody, everybody's policy decides."""
+    def _mean_action(
+        self, state: Float[Tensor, "k n s"], posteriors: Sequence[SubjectFactors]
+    ) -> Float[Tensor, "k n a"]:
+        """Act for the posterior means; the population's policy acts until every tracker has seen a step."""
         if all(tracker.informed for tracker in self.trackers):
-            decides = [policy._of_known(own) for policy, own in zip(self.policies, found, strict=True)]
+            pairs = zip(self.policies, posteriors, strict=True)
+            index = [policy._index_of_posterior(factors) for policy, factors in pairs]
         else:
-            decides = [_all(policy.everybody, found[0].mean) for policy in self.policies]
-        return self.act(state, [factors.mean for factors in found], torch.stack(decides))
+            index = [_same_index(policy.population_index, posteriors[0].mean) for policy in self.policies]
+        return self.act(state, [factors.mean for factors in posteriors], torch.stack(index))
 
-    def _explored(self, state: Float[Tensor, "k n s"], found: Sequence[SubjectFactors]) -> Float[Tensor, "k n a"]:
-        """As if subjects were draws from what is known of them."""
-        laws = (SubjectFactors(own.mean.cpu(), own.covariance.cpu()) for own in found)
-        drawn = [law.draw(random).to(state) for law, random in zip(laws, self.randoms, strict=True)]
-        decides = [policy._of_given(own) for policy, own in zip(self.policies, drawn, strict=True)]
-        return self.act(state, drawn, torch.stack(decides))
-
-
-def _all(place: int, subjects: Float[Tensor, "n t"]) -> Int[Tensor, " n"]:
-    """One place for all of some subjects."""
-    return torch.full((len(subjects),), place, device=subjects.device)
+    def _sampled_action(
+        self, state: Float[Tensor, "k n s"], posteriors: Sequence[SubjectFactors]
+    ) -> Float[Tensor, "k n a"]:
+        """Act for draws from the posteriors (posterior sampling)."""
+        laws = (SubjectFactors(factors.mean.cpu(), factors.covariance.cpu()) for factors in posteriors)
+        theta = [law.draw(random).to(state) for law, random in zip(laws, self.randoms, strict=True)]
+        index = [policy._index_of_factor(factor) for policy, factor in zip(self.policies, theta, strict=True)]
+        return self.act(state, theta, torch.stack(index))
 
 
-Dispatch = Callable[[Tensor, Sequence[Tensor], Tensor], Tensor]
-"""States of K policies' subjects, each policy's factors of them, and the places of who decides, to actions."""
+def _same_index(index: int, subjects: Float[Tensor, "n t"]) -> Int[Tensor, " n"]:
+    return torch.full((len(subjects),), index, device=subjects.device)
 
 
-def _dispatch(policies: Sequence[PersonalPolicy]) -> Dispatch:
-    """Every policy's own members as one actor, of whom those who decide are heard."""
-    parts = [list(policy.policies) for policy in policies]
-    most, sees = max(map(len, parts)), policies[0].groups is None
+GroupedActor = Callable[[Tensor, Sequence[Tensor], Tensor], Tensor]
+"""From the states of K policies' subjects, their factors and the index of the acting policy to actions."""
+
+
+def _grouped_actor(policies: Sequence[PersonalPolicy]) -> GroupedActor:
+    """All inner policies of K personal policies in one batch, of which the action of the indexed one is taken."""
+    inner = [list(policy.policies) for policy in policies]
+    most, sees_factor = max(map(len, inner)), policies[0].groups is None
     require(
-        not sees or len({policy.model.theta_width for policy in policies}) == 1,
+        not sees_factor or len({policy.model.theta_width for policy in policies}) == 1,
         "policies that see other numbers of factors cannot act together; ask each alone",
     )
-    padded = [each for own in parts for each in (*own, *own[-1:] * (most - len(own)))]
-    inner = type(padded[0]).together(padded)  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
+    # Fewer groups than the largest policy has are padded with copies of the population's policy.
+    padded = [policy for parts in inner for policy in (*parts, *parts[-1:] * (most - len(parts)))]
+    actor = joint_actor(padded)  # pyright: ignore[reportArgumentType]
 
     @torch.no_grad()
     def act(
-        state: Float[Tensor, "k n s"], factors: Sequence[Float[Tensor, "n _"]], decides: Int[Tensor, "k n"]
+        state: Float[Tensor, "k n s"], factors: Sequence[Float[Tensor, "n _"]], index: Int[Tensor, "k n"]
     ) -> Float[Tensor, "k n a"]:
-        wide = state.repeat_interleave(most, 0)
-        theta = torch.stack(list(factors)).repeat_interleave(most, 0).to(state) if sees else wide[..., :0]
-        said, heard = inner(wide, theta).unflatten(0, (len(state), most)), decides.to(state.device)
-        return said.gather(1, heard[:, None, :, None].expand(-1, -1, -1, said.shape[-1]))[:, 0]
+        repeated = state.repeat_interleave(most, 0)
+        theta = torch.stack(list(factors)).repeat_interleave(most, 0).to(state) if sees_factor else repeated[..., :0]
+        actions = actor(repeated, theta).unflatten(0, (len(state), most))
+        place = index.to(state.device)[:, None, :, None].expand(-1, -1, -1, actions.shape[-1])
+        return actions.gather(1, place)[:, 0]
 
     return act
 
 
 @dataclass(frozen=True)
-class Met:
-    """What a policy makes of a subject's record, whether it is personal or not."""
+class SubjectPolicy:
+    """A policy, personal or not, applied to one subject's record."""
 
     policy: Policy
-    """What to do for this subject: `policy.act(state)`."""
-    decides: Policy
-    """The same, before it was told the factor."""
+    """The policy for this subject: `policy.act(state)`."""
+    inner: Policy
+    """The same policy before the subject's factor was filled in."""
     factors: SubjectFactors
-    """What is known of the subject's factor."""
-    adapted: Adapted | None
-    """What a personal policy says of the subject; none for one that is not."""
+    """Posterior of the subject's factor."""
+    adaptation: Adaptation | None
+    """The adaptation of a personal policy; None for any other."""
 
     @property
-    def told(self) -> Theta:
-        """The factor, where the policy is to be told one."""
-        return self.factors.mean if self.decides.factor_width else NO_THETA
+    def theta(self) -> Theta:
+        """The factor that `inner` is conditioned on; of width zero where it needs none."""
+        return self.factors.mean if self.inner.factor_width else NO_THETA
 
 
-def meet(policy: Policy, history: Transitions, model: Model | None = None) -> Met:
-    """Adapt a personal policy to a record; tell another the factor that `model` finds, where it wants one."""
+def policy_for_subject(policy: Policy, history: Transitions, model: Model | None = None) -> SubjectPolicy:
+    """Adapt a personal policy to a record; fill in the factor inferred by `model` where another policy needs one."""
     if isinstance(policy, PersonalPolicy):
-        adapted = policy.adapt(history)
-        decides = adapted.policy.policy if isinstance(adapted.policy, Told) else adapted.policy
-        return Met(adapted.policy, decides, adapted.factors, adapted)
+        adaptation = policy.adapt(history)
+        adapted = adaptation.policy
+        inner = adapted.policy if isinstance(adapted, FixedFactorPolicy) else adapted
+        return SubjectPolicy(adapted, inner, adaptation.factors, adaptation)
     width = policy.factor_width
-    own = SubjectFactors.prior(1, width)
+    factors = SubjectFactors.prior(1, width)
     if model is not None and model.theta_width and len(history):
-        own = model.subject_factors(history)[history.subject[:1]]
-    return Met(Told(policy, policy, own.mean) if width else policy, policy, own, None)
+        factors = model.subject_factors(history)[history.subject[:1]]
+    fixed = FixedFactorPolicy(policy, policy, factors.mean) if width else policy
+    return SubjectPolicy(fixed, policy, factors, None)
 
 
-def rebuilt(recipe: Any, saved: Saved) -> PersonalPolicy:
+def saved_personal_policy(recipe: PersonalRecipe, saved: Saved) -> PersonalPolicy:
     """A personal policy back from its artifact."""
-    own = dict(saved.parts)
-    model, population = own.pop("model"), own.pop(POPULATION)
-    said = saved.header["groups"]
-    groups = None if said is None else Groups(saved.weights["centre"], saved.weights["share"], said["hard"])
-    ordered = [own[f"group_{i}"] for i in range(len(own))]
-    policy = PersonalPolicy(recipe, model, groups, [*ordered, population], saved.schema, saved.origin)
+    parts = dict(saved.parts)
+    model, population = parts.pop("model"), parts.pop(POPULATION)
+    settings = saved.header["groups"]
+    groups = None
+    if settings is not None:
+        groups = Groups(saved.weights["centre"], saved.weights["share"], settings["hard"])
+    policies = [parts[f"group_{i}"] for i in range(len(parts))]
+    policy = PersonalPolicy(recipe, model, groups, [*policies, population], saved.schema, saved.origin)
     policy.verdict = saved_verdict(saved)
     return policy

@@ -27,7 +27,10 @@ from counterpoint.data.tables.new_subjects import CurrentStates, read_patients
 from counterpoint.data.transitions import Transitions
 from counterpoint.models.base import Model
 from counterpoint.policies.base import Policy, Verdict
-from counterpoint.policies.personal import Met, meet
+from counterpoint.policies.personal import (
+    SubjectPolicy,
+    policy_for_subject,
+)
 from counterpoint.policies.q import QPolicy
 from counterpoint.policies.reservations import UNLIKE, impossible, is_placeholder, out_of_range, returns_of, unseen
 from counterpoint.policies.values import action_values, subject_values
@@ -106,9 +109,9 @@ def recommend(
     """
     agree(policy.schema, logged.schema, "policy", "log")
     patients = read_patients(table, policy.schema, logged.layout)
-    met = meet(policy, logged[logged.subject < 0], model)
+    met = policy_for_subject(policy, logged[logged.subject < 0], model)
     values = _values(met, patients.state, model, task, seed)
-    possible = returns_of(logged, task, isinstance(met.decides, QPolicy))
+    possible = returns_of(logged, task, isinstance(met.inner, QPolicy))
     threshold = Threshold.stated(min_support)
     advice = advise(met.policy, patients, logged, values, seed, threshold, possible)
     notes = [*patients.notes, "" if values is None else impossible(values, possible), stated(min_support)]
@@ -204,13 +207,13 @@ def _gaps(patients: CurrentStates, i: int) -> str:
 
 
 def _values(
-    met: Met, state: Float[Tensor, "n s"], model: Model | None, task: Task | None, seed: int
+    met: SubjectPolicy, state: Float[Tensor, "n s"], model: Model | None, task: Task | None, seed: int
 ) -> Float[Tensor, "n actions"] | None:
     """The value of every action for every subject; none where nothing can say so."""
     if not isinstance(met.policy.actions, Discrete):
         return None
-    if isinstance(met.decides, QPolicy):
-        return met.decides.values(state, met.told)
+    if isinstance(met.inner, QPolicy):
+        return met.inner.values(state, met.theta)
     if model is None or task is None:
         return None
     if model.theta_width:

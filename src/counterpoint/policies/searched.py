@@ -1,22 +1,41 @@
-"""What a search gives: a rule of few numbers as a policy, with its returns inside the model."""
+"""Policies found by a search: a parametric rule with its returns inside the model."""
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Protocol, Self, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from counterpoint.data.jobs import Origin
+from counterpoint.core.artifacts import Saved
+from counterpoint.data.jobs import Categories, Origin
 from counterpoint.data.schema import Schema
-from counterpoint.policies.base import Policy
-from counterpoint.policies.rule import middle_doses
+from counterpoint.data.shapes import State, Theta
+from counterpoint.data.spaces import ActionSpace
+from counterpoint.policies.base import Policy, saved_verdict
+from counterpoint.policies.rule import Rule, middle_doses
 from counterpoint.simulation.rollout import Actor
+
+
+class SearchRecipe(Protocol):
+    """What a search policy needs of its recipe: the class of rules and what a rule sees."""
+
+    def rule_for(self, actions: ActionSpace) -> Rule:
+        """The class of rules for an action space."""
+        ...
+
+    def inputs(self, state: State, theta: Theta, categories: Categories) -> Float[Tensor, "*n i"]:
+        """The inputs of a rule."""
+        ...
 
 
 @final
 class SearchedPolicy(Policy):
-    """A rule of few numbers, with its returns inside the model that it was searched in."""
+    """A parametric rule, with its returns inside the model that it was searched in.
+
+    `weights` holds its `numbers`, the `returns` in every member of the model, the `mean` and `spread` of the inputs,
+    and the `doses` where the rule starts and how far it reaches.
+    """
 
     numbers: nn.Parameter
     returns: Tensor
@@ -24,23 +43,19 @@ class SearchedPolicy(Policy):
     spread: Tensor
     doses: Tensor
 
-    def __init__(self, recipe: Any, weights: dict[str, Tensor], schema: Schema, origin: Origin) -> None:
+    def __init__(self, recipe: SearchRecipe, weights: dict[str, Tensor], schema: Schema, origin: Origin) -> None:
         super().__init__()
         self.recipe, self.schema, self.origin = recipe, schema, origin
         self.rule = recipe.rule_for(schema.actions)
-        self.actors: dict[torch.device, Actor] = {}
+        self.cached: tuple[torch.device, Actor] | None = None
         self.numbers = nn.Parameter(weights["numbers"], requires_grad=False)
         for name in ("returns", "mean", "spread"):
             self.register_buffer(name, weights[name])
         self.register_buffer("doses", weights["doses"] if "doses" in weights else middle_doses(schema.actions))
 
     @property
-    def device(self) -> torch.device:
-        return self.mean.device
-
-    @property
     def return_in_model(self) -> float:
-        """Mean return over the members of the model, from the starts and noise that the policy was chosen by."""
+        """Mean return over the members of the model, from the starts and noise that the policy was selected by."""
         return float(self.returns.mean())
 
     @property
@@ -51,26 +66,25 @@ class SearchedPolicy(Policy):
         return {name: getattr(self, name).data for name in ("numbers", "returns", "mean", "spread", "doses")}
 
     def actor(self) -> Actor:
-        """Made once where the policy is: one state is answered in microseconds."""
+        """The actor, cached per device: acting in one state takes microseconds."""
         device = self.device
-        if device not in self.actors:
-            self.actors[device] = self.together([self])
-        return self.actors[device]
+        if self.cached is None or self.cached[0] != device:
+            self.cached = device, self.rollout_actor()
+        return self.cached[1]
 
-    @classmethod
-    def together(cls, policies: Sequence["SearchedPolicy"]) -> Actor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        first = policies[0]
-        recipe, rule, categories, actions = first.recipe, first.rule, first.schema.categories, first.actions
-        maps = [torch.cat(parts) for parts in zip(*(policy._raw() for policy in policies), strict=True)]
+    def rollout_actor(self, others: Sequence[Self] = ()) -> Actor:
+        recipe, rule, categories, actions = self.recipe, self.rule, self.schema.categories, self.actions
+        policies = [self, *others]
+        maps = [torch.cat(parts) for parts in zip(*(policy._raw_maps() for policy in policies), strict=True)]
         doses = torch.stack([policy.doses for policy in policies])
 
         def act(state: Float[Tensor, "k n s"], theta: Float[Tensor, "k n t"]) -> Float[Tensor, "k n a"]:
-            return rule.choose(rule.through(maps, recipe.told(state, theta, categories)), actions, doses)
+            return rule.choose(rule.through(maps, recipe.inputs(state, theta, categories)), actions, doses)
 
         return act
 
-    def _raw(self) -> list[Tensor]:
-        """Weights and biases, layer by layer, for states as they are: the first layer undoes the standardisation."""
+    def _raw_maps(self) -> list[Tensor]:
+        """Weights and biases of every layer for raw states: the first layer undoes the standardisation."""
         maps = self.rule.maps(self.numbers[None], self.mean.shape[-1], self.actions)
         weight, bias = maps[0]
         slope = weight / self.spread.mT
@@ -81,5 +95,12 @@ class SearchedPolicy(Policy):
         if self.rule.hidden:
             widths = " and ".join(map(str, self.rule.hidden))
             return f"a network with {widths} tanh units, which cannot be said in words; use a rule without hidden units"
-        slope, level = self._raw()
+        slope, level = self._raw_maps()
         return "\n".join(self.rule.sentences(slope[0], level[0, 0], self.schema, self.doses))
+
+
+def saved_search_policy(recipe: SearchRecipe, saved: Saved) -> SearchedPolicy:
+    """The policy back from its artifact."""
+    policy = SearchedPolicy(recipe, saved.weights, saved.schema, saved.origin)
+    policy.verdict = saved_verdict(saved)
+    return policy

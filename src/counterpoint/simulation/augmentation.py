@@ -11,11 +11,11 @@ from torch import Tensor
 
 from counterpoint.core.errors import CounterpointError, require
 from counterpoint.core.seeding import generator
-from counterpoint.core.settings import Count, check_settings, checked
+from counterpoint.core.settings import Positive, check_settings, checked
 from counterpoint.data.jobs import NO_THETA
 from counterpoint.data.schema import agree
 from counterpoint.data.shapes import Action, State, Theta
-from counterpoint.data.spaces import Box, Discrete
+from counterpoint.data.spaces import ActionSpace, Box, Discrete
 from counterpoint.data.transitions import Transitions, gather
 from counterpoint.models.base import Model
 from counterpoint.tasks.base import Task, check_task
@@ -44,8 +44,8 @@ class Imaginer(Protocol):
 class Augmenter:
     """Makes imagined rows: other actions, uniform over the space, next states from a model, the rest from the task."""
 
-    alternatives: Count = 0
-    """Imagined rows a real row; 0 takes every other action of a discrete space."""
+    alternatives: Positive | None = None
+    """Imagined rows per real row; None for every other action of a discrete space."""
     fresh_noise: bool = False
     """Draw new noise instead of keeping the factual noise: the ablation that shows what counterfactuals buy."""
 
@@ -70,8 +70,18 @@ class Augmenter:
 
     def _count(self, data: Transitions) -> int:
         """Rows that will be imagined."""
-        others = data.actions.count - 1 if isinstance(data.actions, Discrete) else self.alternatives
-        return int((~data.imagined & data.has_next).sum()) * min(self.alternatives or others, others)
+        rows = int((~data.imagined & data.has_next).sum())
+        return rows * (self._alternatives(data.actions) if rows else 0)
+
+    def _alternatives(self, space: ActionSpace) -> int:
+        """The number of alternative actions per row."""
+        if isinstance(space, Discrete):
+            return min(self.alternatives or space.count - 1, space.count - 1)
+        if self.alternatives is None:
+            raise CounterpointError(
+                "a continuous action space has no list of all actions; set alternatives to 1 or more"
+            )
+        return self.alternatives
 
     def _pieces(self, data: Transitions, model: Imaginer, task: Task, seed: int, theta: Theta) -> Iterator[Transitions]:
         require(len(data) > 0, "the table has no rows to imagine others of; give some")
@@ -121,17 +131,13 @@ class Augmenter:
 
     def _other_actions(self, taken: Int[Tensor, " n"], space: Discrete, random: torch.Generator) -> Int[Tensor, "n m"]:
         """Different actions, none of them the one taken: a shift by 1 … count−1, the shifts shuffled row by row."""
-        others = space.count - 1
-        count = min(self.alternatives or others, others)
-        shifts = torch.rand(len(taken), others, generator=random).argsort(1)[:, :count].sort(1).values + 1
+        order = torch.rand(len(taken), space.count - 1, generator=random).argsort(1)
+        shifts = order[:, : self._alternatives(space)].sort(1).values + 1
         return (taken[:, None] + shifts.to(taken.device)) % space.count
 
     def _doses(self, rows: int, space: Box, random: torch.Generator) -> Float[Tensor, "n m a"]:
-        if not self.alternatives:
-            raise CounterpointError(
-                "a continuous action space has no list of all actions; set alternatives to 1 or more"
-            )
-        return space.sample(rows * self.alternatives, random).view(rows, self.alternatives, -1)
+        count = self._alternatives(space)
+        return space.sample(rows * count, random).view(rows, count, -1)
 
 
 def without_noise(rows: Transitions) -> Transitions:

@@ -15,7 +15,10 @@ from counterpoint.data.spaces import ActionSpace, Discrete
 from counterpoint.data.transitions import Transitions
 from counterpoint.models.base import Model
 from counterpoint.simulation.models import ModelSimulator
-from counterpoint.simulation.rollout import Stream, TaskSimulator
+from counterpoint.simulation.rollout import (
+    NoiseStream,
+    TaskSimulator,
+)
 from counterpoint.tasks.base import KnownSCM, Task, check_task
 
 
@@ -80,7 +83,7 @@ class SCMEnv(gymnasium.Env[np.ndarray, Any]):
         self._members = getattr(self._simulator, "members", 1)
         self._observation, self._end = generator(root, "observation"), generator(root, "end")
         self._member = int(torch.randint(self._members, (1,), generator=generator(root, "member")))
-        self._noise: Stream = self._simulator.fresh(self._members, derive(root, "noise"))
+        self._noise: NoiseStream = self._simulator.fresh(self._members, derive(root, "noise"))
         self._step = 0
         return self._observe(), {"state": self._state[0].cpu().numpy()}
 

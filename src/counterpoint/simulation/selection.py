@@ -1,4 +1,4 @@
-"""Choosing a checkpoint without the environment: policies are tried inside the fitted models."""
+"""Selection of checkpoints without the environment, by rollouts inside the fitted models."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from counterpoint.core.errors import CounterpointError
 from counterpoint.core.seeding import generator
-from counterpoint.core.settings import Count, Positive, check_settings
+from counterpoint.core.settings import Positive, check_settings
 from counterpoint.data.jobs import Job
 from counterpoint.data.spaces import Discrete
 from counterpoint.models.base import Model
@@ -19,36 +19,36 @@ from counterpoint.tasks.base import Task
 
 
 @dataclass(frozen=True)
-class RolloutSelection:
-    """How policies are tried inside fitted models: a policy's return in every ensemble member of its own model."""
+class CheckpointSelection:
+    """Settings of the rollouts that score a checkpoint in every ensemble member of its own model."""
 
     starts: Positive = 32
     """Episodes in every ensemble member, from first states of the table."""
-    horizon: Count = 0
-    """Steps an episode; 0 for the task's own `selection_horizon`."""
+    horizon: Positive | None = None
+    """Steps of an episode; None for the task's `selection_horizon`."""
     noise: FreshNoise | NoisePool = FreshNoise()
-    """Where the noise of an episode comes from."""
+    """The noise of the episodes."""
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     def selector(self, models: Sequence[Model], jobs: Sequence[Job], task: Task) -> "CheckpointSelector":
-        """A selector for one policy a job, each tried in its own job's model."""
+        """A selector for one policy per job, each scored in the model of its job."""
         return CheckpointSelector(self, ModelSimulator(models), jobs, task)
 
 
 def start_rows(job: Job, model: Model) -> tuple[Float[Tensor, "f s"], Float[Tensor, "f t"]]:
-    """The first states of a job's real rows, and factors of their subjects, as likely as the rows leave them."""
+    """The first states of a job's real rows, and a posterior draw of their subjects' factors."""
     table = job.data
-    theta = job.rows_theta if job.theta.shape[1] else _drawn(job, model)
+    theta = job.rows_theta if job.theta.shape[1] else _drawn_factors(job, model)
     first = ~table.imagined & (table.step == table.step.min())
     return table.state[first], theta[first]
 
 
-def _drawn(job: Job, model: Model) -> Float[Tensor, "n t"]:
-    """One factor a subject, drawn from its posterior."""
-    drawn = model.subject_factors(job.data).draw(generator(job.seed, "factors"))
-    return drawn[job.data.subject.cpu()].to(job.data.state)
+def _drawn_factors(job: Job, model: Model) -> Float[Tensor, "n t"]:
+    """One factor per subject, drawn from its posterior."""
+    factors = model.subject_factors(job.data).draw(generator(job.seed, "factors"))
+    return factors[job.data.subject.cpu()].to(job.data.state)
 
 
 @torch.no_grad()
@@ -58,12 +58,12 @@ def of_job(job: int, jobs: int) -> str:
 
 
 def check_rollouts(models: Sequence[Model], jobs: Sequence[Job], task: Task, actions: Discrete, horizon: int) -> None:
-    """Refuse a model in which no episode is finite, whichever one action is taken throughout."""
-    selector = RolloutSelection(horizon=horizon).selector(models, jobs, task)
+    """Refuse a model in which no episode is finite under any constant action."""
+    selector = CheckpointSelection(horizon=horizon).selector(models, jobs, task)
     diverging = torch.ones(len(jobs), dtype=torch.bool, device=selector.state.device)
     for action in actions.table().to(selector.state):
-        always = lambda state, theta, taken=action: taken.expand(*state.shape[:-1], -1)
-        diverging &= ~selector.returns(always).isfinite().any(1)
+        constant = lambda state, theta, action=action: action.expand(*state.shape[:-1], -1)
+        diverging &= ~selector.returns(constant).isfinite().any(1)
         if not bool(diverging.any()):
             return
     which = of_job(int(diverging.nonzero()[0]), len(jobs))
@@ -74,19 +74,20 @@ def check_rollouts(models: Sequence[Model], jobs: Sequence[Job], task: Task, act
 
 
 class CheckpointSelector:
-    """Scores K policies by minus their mean return in their own model; the same starts and noise at every call."""
+    """Scores K policies by minus their mean return in their own model, with fixed starts and noise."""
 
-    def __init__(self, how: RolloutSelection, simulator: ModelSimulator, jobs: Sequence[Job], task: Task) -> None:
-        self.how, self.simulator, self.jobs = how, simulator, jobs
-        self.task, self.episodes = on_device(task, simulator.device), simulator.members * how.starts
+    def __init__(self, recipe: CheckpointSelection, simulator: ModelSimulator, jobs: Sequence[Job], task: Task) -> None:
+        self.recipe, self.simulator, self.jobs = recipe, simulator, jobs
+        self.task = on_device(task, simulator.device)
+        self.episodes = simulator.members * recipe.starts
         starts = [self._starts(job, model) for job, model in zip(jobs, simulator.models, strict=True)]
         self.state, self.theta = (torch.stack(column).to(simulator.device) for column in zip(*starts, strict=True))
         self.rollouts: dict[Actor, Rollout] = {}
 
     def _starts(self, job: Job, model: Model) -> tuple[Float[Tensor, "e s"], Float[Tensor, "e t"]]:
         state, theta = start_rows(job, model)
-        picked = torch.randint(len(state), (self.episodes,), generator=generator(job.seed, "starts"))
-        return state[picked], theta[picked]
+        rows = torch.randint(len(state), (self.episodes,), generator=generator(job.seed, "starts"))
+        return state[rows], theta[rows]
 
     @torch.no_grad()
     def __call__(self, actor: Actor) -> Float[Tensor, " k"]:
@@ -97,10 +98,10 @@ class CheckpointSelector:
         """Undiscounted return of every episode of every policy."""
         if actor not in self.rollouts:
             self.rollouts[actor] = Rollout(self.simulator, self.task, actor, replay=True)
-        noise = self.how.noise.stream(self.simulator, self.jobs, self.episodes, seed=0)
+        noise = self.recipe.noise.stream(self.simulator, self.jobs, self.episodes, seed=0)
         return self.rollouts[actor].returns(self.state, noise, self.horizon, self.theta)
 
     @property
     def horizon(self) -> int:
         """Steps of an episode."""
-        return self.how.horizon or self.task.selection_horizon or self.task.horizon
+        return self.recipe.horizon or self.task.selection_horizon or self.task.horizon

@@ -31,10 +31,10 @@ class Task(ABC):
     discount: float
     horizon: int
     """Steps after which an episode is cut."""
-    selection_horizon: int = 0
-    """Steps that a checkpoint is tried for inside a model; 0 for the horizon."""
+    selection_horizon: int | None = None
+    """Steps of an episode by which checkpoints are selected inside a model; None for the horizon."""
     ceiling: float | None = None
-    """The largest return an episode can have, where there is one."""
+    """The largest possible return of an episode, where there is one."""
     outcome_names: tuple[str, ...] = ("terminated",)
 
     @abstractmethod

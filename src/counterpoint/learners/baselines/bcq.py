@@ -21,17 +21,25 @@ from counterpoint.core.artifacts import Saved, device_of
 from counterpoint.core.errors import require
 from counterpoint.core.settings import Share, Weight, check_settings
 from counterpoint.data.jobs import Job, identity
-from counterpoint.learners.d3qn import D3QN, QLearner, Selector, greedy_by, kept_by, selected_by, table
+from counterpoint.learners.base import PolicyCheckpoints, PolicyLearner, discrete_actions
+from counterpoint.learners.d3qn import (
+    D3QN,
+    QLearner,
+    Selector,
+    double_q_objective,
+    q_policies,
+    selected_checkpoints,
+    table,
+)
 from counterpoint.nets.dueling import DuelingQ
 from counterpoint.nets.stacked import StackedMLP, initialise
 from counterpoint.nets.training import Monitor, train
-from counterpoint.policies.base import Learned, PolicyLearner, discrete
-from counterpoint.policies.q import QPolicy, q_policies, saved_q_policy
+from counterpoint.policies.q import QPolicy, saved_q_policy
 from counterpoint.tasks.base import Task
 
 
 class ConstrainedQ(DuelingQ):
-    """K Q-networks beside K behaviour models G; called, they give Q where G allows the action and −∞ elsewhere."""
+    """K Q-networks and K behaviour models G; a call gives Q where G allows the action and −∞ elsewhere."""
 
     def __init__(self, members: int, state: int, hidden: Sequence[int], actions: int, threshold: float) -> None:
         super().__init__(members, state, hidden, actions)
@@ -49,7 +57,7 @@ class ConstrainedQ(DuelingQ):
         return [self.net.parameters(), self.behaviour.parameters()]
 
     def share(self, online: DuelingQ) -> None:
-        """Nothing is bootstrapped on G, so it has no slow copy: the averaged Q acts under G as it is."""
+        """G has no averaged copy, because nothing is bootstrapped on it."""
         assert isinstance(online, ConstrainedQ)
         self.behaviour = online.behaviour
 
@@ -60,8 +68,8 @@ def allowed(logits: Float[Tensor, "*n actions"], threshold: float) -> Bool[Tenso
 
 
 @dataclass(frozen=True)
-class BCQ(PolicyLearner):
-    """Batch-constrained Q-learning on the real rows. Assumes a discrete action space."""
+class BCQ(PolicyLearner[QPolicy]):
+    """Batch-constrained Q-learning on the real rows, for discrete action spaces."""
 
     threshold: Share = 0.3
     """Smallest probability of an allowed action, relative to the likeliest one; 0 allows all: double DQN."""
@@ -81,17 +89,19 @@ class BCQ(PolicyLearner):
         monitor: Monitor = Monitor(),
         device: str = "cpu",
         selector: Selector | None = None,
-    ) -> list[Learned]:
-        """Learn every job. BCQ has no model to choose a checkpoint in, so a `selector` must come from outside."""
-        actions, seeds = discrete(task, jobs), [job.seed for job in jobs]
+    ) -> list[PolicyCheckpoints[QPolicy]]:
+        """Learn every job; BCQ has no model of its own, so `selector` is optional and comes from outside."""
+        actions = discrete_actions(task, jobs)
+        seeds = [job.seed for job in jobs]
         tables = [table(job[~job.data.imagined]) for job in jobs]
         network = self.build(tables[0]["state"].shape[1], actions.count, len(jobs)).to(device_of(device))
         initialise(network, seeds)
-        objective = replace(greedy_by(task, jobs[0]), penalty=Imitation(self.logit_penalty))
+        objective = replace(double_q_objective(task, jobs[0]), penalty=BehaviourCloningLoss(self.logit_penalty))
         learner = QLearner(network, self.build, tables, self.learner, objective, selector)
-        known = identity(self, jobs, task, selected_by(selector))
-        trained = train(learner, self.learner.schedule, seeds, known, monitor)
-        return q_policies(self, trained, jobs, actions, kept_by(trained, self.learner.schedule, selector))
+        run = identity(self, jobs, task, selector and selector.recipe)
+        trained = train(learner, self.learner.schedule, seeds, run, monitor)
+        checkpoints = selected_checkpoints(trained, self.learner.schedule, selector)
+        return q_policies(self, trained, jobs, actions, checkpoints)
 
     def build(self, state: int, actions: int, members: int) -> ConstrainedQ:
         """An untrained network of the right shape."""
@@ -103,14 +113,15 @@ class BCQ(PolicyLearner):
 
 
 @dataclass(frozen=True)
-class Imitation:
-    """Cross entropy of the behaviour model, and the penalty that keeps its logits small."""
+class BehaviourCloningLoss:
+    """Cross entropy of the behaviour model and the penalty on its squared logits."""
 
     logit_penalty: float
 
     def __call__(
-        self, network: ConstrainedQ, state: Float[Tensor, "k n s"], action: Int[Tensor, "k n"]
+        self, network: DuelingQ, state: Float[Tensor, "k n s"], action: Int[Tensor, "k n"]
     ) -> Float[Tensor, " k"]:
+        assert isinstance(network, ConstrainedQ)
         logits = network.logits(state)
         taken = logits.log_softmax(-1).gather(2, action[..., None])[..., 0]
         return self.logit_penalty * logits.square().mean((1, 2)) - taken.mean(1)
