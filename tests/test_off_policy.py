@@ -19,7 +19,6 @@ from counterpoint.ope.estimators import (
     doubly_robust,
     effective_sample_size,
     importance_sampling,
-    largest_weight_share,
     logged_return,
     magic,
     per_decision_importance_sampling,
@@ -102,7 +101,6 @@ def test_two_episodes_by_hand(estimator: Callable[..., Tensor], value: float) ->
 def test_weights_by_hand() -> None:
     question = asked(table(BY_HAND), torch.tensor([[0.25, 0.75]]), HALF, 0.5)
     assert effective_sample_size(question) == pytest.approx(2.25**2 / (1.5**2 + 0.75**2))
-    assert largest_weight_share(question) == pytest.approx(1.5 / 2.25)
 
 
 def test_a_subject_drawn_twice_counts_all_of_its_episodes_twice() -> None:
@@ -249,7 +247,6 @@ def test_the_policy_that_logged_is_worth_what_was_logged() -> None:
     for estimator in (IS, WIS, PDIS, PDWIS, logged_return):
         torch.testing.assert_close(estimator(question, once(question))[0], earned, rtol=1e-6, atol=0)
     assert effective_sample_size(question) == pytest.approx(question.episodes.subjects)
-    assert largest_weight_share(question) == pytest.approx(1 / question.episodes.subjects)
 
 
 def formula_of_magic(question: OPEData, values: Critic) -> tuple[float, np.ndarray]:
@@ -327,7 +324,6 @@ def test_products_of_many_small_ratios_keep_their_proportions() -> None:
     assert float(question.weight[:, -1].sum()) == 0.0  # 0.02³⁰⁰
     for estimator in (WIS, PDWIS):
         assert float(estimator(question, once(question))) == pytest.approx((5 + 3 * 8) / 4)
-    assert largest_weight_share(question) == pytest.approx(0.75)
 
 
 def test_nobody_who_was_treated_so_says_nothing() -> None:
@@ -337,7 +333,6 @@ def test_nobody_who_was_treated_so_says_nothing() -> None:
     assert PDWIS(question, alone).isnan().tolist() == [True, True]
     assert magic(question, alone, critic=HAND_CRITIC).isnan().all()
     assert effective_sample_size(question) == 0.0
-    assert largest_weight_share(question) == 0.0
 
 
 def test_imagined_rows_are_refused() -> None:

@@ -129,13 +129,9 @@ def one_step_doubly_robust(
 
 def effective_sample_size(data: OPEData) -> float:
     """Effective number of subjects by episode weights: (Σ w)² / Σ w², w a subject's weight (Kish, 1965)."""
-    share = _subject_shares(data)
+    weight = by_subject(data.episodes, relative_weight(data)[:, -1])
+    share = weight / weight.sum().clamp(min=torch.finfo(weight.dtype).tiny)
     return float(share.sum() / share.square().sum().clamp(min=torch.finfo(share.dtype).tiny))
-
-
-def largest_weight_share(data: OPEData) -> float:
-    """Share of all episode weight on the subject with the largest weight; 0 if all weights are zero."""
-    return float(_subject_shares(data).amax())
 
 
 def one_step_effective_sample_size(data: OPEData) -> float:
@@ -183,11 +179,6 @@ def mean(episodes: Episodes, values: Float[Tensor, " e"], counts: Float[Tensor, 
 def by_subject(episodes: Episodes, table: Float[Tensor, "e *w"]) -> Float[Tensor, "subjects *w"]:
     """Sum over every subject's episodes."""
     return table.new_zeros(episodes.subjects, *table.shape[1:]).index_add_(0, episodes.subject, table)
-
-
-def _subject_shares(data: OPEData) -> Float[Tensor, " subjects"]:
-    weight = by_subject(data.episodes, relative_weight(data)[:, -1])
-    return weight / weight.sum().clamp(min=torch.finfo(weight.dtype).tiny)
 
 
 def _require_one_member(critic: Critic) -> None:

@@ -16,7 +16,6 @@ PURPLE, SKY, BLACK = "#CC79A7", "#56B4E9", "#000000"
 GREY, PALE = "#6E6E6E", "#D0D0D0"
 # Grey stands in for Okabe and Ito's yellow, which vanishes on white.
 PALETTE = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK, GREY)
-LINES = ("-", "--", ":")
 
 WIDTH = 10.0
 """inches; a README shows it at about 85 pixels an inch, where 12 points are 14 pixels high"""
