@@ -510,7 +510,9 @@ def test_continuous_doses_are_shown_by_quantiles_and_low_middle_and_high_are_ima
     moments = {"mean": torch.zeros(1, 4), "spread": torch.ones(1, 4)}
     weights = {"numbers": torch.zeros(5), "returns": torch.zeros(1), **moments}
     policy = SearchedPolicy(cp.Search(), weights, CONTINUOUS.schema, cp.data.Origin(0, "", ""))
-    page = gather(RunContents("doses", CONTINUOUS, 0, {}, scm=DENSITY.fit(CONTINUOUS), policy=policy))
+    severity = CONTINUOUS.state_names[0]
+    model = DENSITY.fit(CONTINUOUS)
+    page = gather(RunContents("doses", CONTINUOUS, 0, {}, scm=model, policy=policy, severity=severity))
     assert page.imagined is not None
     assert len(page.imagined.surface.choices) == 3
     assert page.actions is not None
