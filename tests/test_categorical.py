@@ -223,7 +223,7 @@ def test_many_jobs_fit_as_one(law: Gaussian | Spline) -> None:
 def test_saved_model_predicts_the_same(fitted: StructuralCausalModel, tmp_path) -> None:
     fitted.save(tmp_path)
     classes = (MixedSCM, Gaussian, Likelihood, Schedule, Schema, Column, Knowledge, Box, Origin)
-    loaded = artifacts.load(tmp_path, {c.__name__: c for c in classes})
+    loaded = artifacts.load(tmp_path, StructuralCausalModel, {c.__name__: c for c in classes})
     rows = ward(100, 3)
     assert (loaded.recipe, loaded.origin, loaded.schema) == (fitted.recipe, fitted.origin, fitted.schema)
     assert torch.equal(loaded.counterfactual(rows, -rows.action), fitted.counterfactual(rows, -rows.action))

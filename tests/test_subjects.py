@@ -182,7 +182,7 @@ def test_a_policy_acts_by_the_factor_it_is_given(personal, tmp_path: Path) -> No
     theta = torch.tensor([[0.0], [-2.0], [0.0], [-2.0]])
     assert personal.act(state, theta)[:, 0].tolist() == [-1.0, 1.0, 1.0, -1.0]
     personal.save(tmp_path)
-    assert torch.equal(cp.load(tmp_path, DriftSCM).act(state, theta), personal.act(state, theta))
+    assert torch.equal(cp.load(tmp_path, cp.Policy, [DriftSCM]).act(state, theta), personal.act(state, theta))
 
 
 def test_identities_and_origins_know_the_factor() -> None:

@@ -14,11 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from counterpoint.checks.findings import (
-    CheckSample,
-    Finding,
-    draw,
-)
+from counterpoint.checks.findings import CheckSample, Finding, draw
 from counterpoint.data.transitions import Transitions
 from counterpoint.models.scm.base import SCMRecipe, StructuralCausalModel
 from counterpoint.models.scm.density import DensitySCM

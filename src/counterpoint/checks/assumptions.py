@@ -15,12 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from counterpoint.checks.ambiguity import agreement, turning
-from counterpoint.checks.findings import (
-    CheckReport,
-    CheckSample,
-    Finding,
-    draw,
-)
+from counterpoint.checks.findings import CheckReport, CheckSample, Finding, draw
 from counterpoint.checks.independence import Dependence, gram, holm, hsic, kolmogorov, prior_quantiles, standard
 from counterpoint.checks.support import support
 from counterpoint.core.seeding import generator

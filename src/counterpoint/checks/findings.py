@@ -168,12 +168,7 @@ def _is_whole(finding: Finding) -> bool:
     )
 
 
-def draw(
-    model: StructuralCausalModel,
-    rows: Transitions,
-    seed: int,
-    theta: Theta = NO_THETA,
-) -> CheckSample:
+def draw(model: StructuralCausalModel, rows: Transitions, seed: int, theta: Theta = NO_THETA) -> CheckSample:
     """At most `SAMPLE` real rows with a next state, and an alternative action from the action space for each."""
     usable = (~rows.imagined & rows.has_next).nonzero()[:, 0]
     if len(usable) < 50:

@@ -14,11 +14,7 @@ from counterpoint.core.artifacts import Artifact, Saved
 from counterpoint.core.errors import CounterpointError
 from counterpoint.core.seeding import derive
 from counterpoint.core.settings import checked
-from counterpoint.data.conversion import (
-    Converted,
-    convert_actions,
-    convert_states,
-)
+from counterpoint.data.conversion import Converted, convert_actions, convert_states
 from counterpoint.data.jobs import NO_THETA, Job, Origin, check_factors
 from counterpoint.data.schema import Schema, agree
 from counterpoint.data.shapes import Theta

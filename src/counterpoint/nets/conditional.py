@@ -13,10 +13,7 @@ from torch import Tensor, nn
 
 from counterpoint.core.errors import CounterpointError
 from counterpoint.data.jobs import Padded
-from counterpoint.nets.laws import (
-    Law,
-    LawParameters,
-)
+from counterpoint.nets.laws import Law, LawParameters
 from counterpoint.nets.stacked import StackedLinear, StackedMLP, Standardizer, columns
 
 Parents = tuple[tuple[int, ...], ...]
@@ -39,13 +36,7 @@ class ConditionalLaw(nn.Module):
     parents: Tensor
 
     def __init__(
-        self,
-        members: int,
-        context: int,
-        size: int,
-        law: Law,
-        hidden: Sequence[int],
-        parents: Parents = (),
+        self, members: int, context: int, size: int, law: Law, hidden: Sequence[int], parents: Parents = ()
     ) -> None:
         super().__init__()
         self.law, self.size, self.members = law, size, members

@@ -26,11 +26,7 @@ from counterpoint.core.artifacts import read_tensors, under, write_tensors, writ
 from counterpoint.core.errors import CounterpointError
 from counterpoint.core.seeding import generator
 from counterpoint.core.settings import Count, Positive, Weight, check_settings
-from counterpoint.nets.learner import (
-    CHUNK,
-    StackTraining,
-    Stepper,
-)
+from counterpoint.nets.learner import CHUNK, StackTraining, Stepper
 from counterpoint.nets.optimizers import flushing_denormals
 from counterpoint.nets.stacked import per_member
 

@@ -7,10 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from counterpoint.models.dynamics.base import (
-    DynamicsRecipe,
-    OutputLaw,
-)
+from counterpoint.models.dynamics.base import DynamicsRecipe, OutputLaw
 
 
 class PointLaw(OutputLaw):

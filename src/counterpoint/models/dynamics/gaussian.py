@@ -7,11 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from counterpoint.models.dynamics.base import (
-    DynamicsRecipe,
-    OutputLaw,
-    normal,
-)
+from counterpoint.models.dynamics.base import DynamicsRecipe, OutputLaw, normal
 from counterpoint.nets.laws import LOG_ROOT_TWO_PI, bounded_log_scale
 
 

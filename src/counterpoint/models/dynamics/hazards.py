@@ -11,10 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from counterpoint.data.shapes import Reward
-from counterpoint.models.dynamics.base import (
-    LawNetwork,
-    OutputLaw,
-)
+from counterpoint.models.dynamics.base import LawNetwork, OutputLaw
 from counterpoint.models.dynamics.deterministic import PointLaw
 from counterpoint.nets.likelihood import held_out_last
 from counterpoint.nets.stacked import StackedLinear

@@ -13,11 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from counterpoint.core.settings import Positive
-from counterpoint.models.dynamics.base import (
-    DynamicsRecipe,
-    OutputLaw,
-    normal,
-)
+from counterpoint.models.dynamics.base import DynamicsRecipe, OutputLaw, normal
 from counterpoint.nets.laws import LOG_ROOT_TWO_PI, bounded_log_scale
 
 

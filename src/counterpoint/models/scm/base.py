@@ -10,10 +10,7 @@ from torch import Tensor
 
 from counterpoint.core.errors import CounterpointError, require
 from counterpoint.core.settings import checked
-from counterpoint.data.conversion import (
-    convert_actions,
-    convert_states,
-)
+from counterpoint.data.conversion import convert_actions, convert_states
 from counterpoint.data.jobs import NO_THETA, context
 from counterpoint.data.schema import Column, agree
 from counterpoint.data.shapes import Action, State, Theta

@@ -22,12 +22,7 @@ from counterpoint.models.scm.base import SCMRecipe, StructuralCausalModel
 from counterpoint.models.scm.effects.changes import Change, EquationForm
 from counterpoint.models.scm.effects.choosing import choose_changes, choose_factors, choose_noise
 from counterpoint.models.scm.effects.law import EffectsLaw
-from counterpoint.models.scm.effects.learner import (
-    EffectsTraining,
-    SubjectRows,
-    bootstrap,
-    rows_of_subjects,
-)
+from counterpoint.models.scm.effects.learner import EffectsTraining, SubjectRows, bootstrap, rows_of_subjects
 from counterpoint.models.scm.effects.linear import LinearEffects, fit, improve
 from counterpoint.models.scm.effects.mechanism import EffectsMechanism, align
 from counterpoint.models.scm.effects.prepared import EffectsTable, Prepared, prepare

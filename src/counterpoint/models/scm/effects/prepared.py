@@ -8,10 +8,7 @@ from torch import Tensor
 
 from counterpoint.models.scm.effects.changes import EquationForm
 from counterpoint.models.scm.effects.linear import LinearEffects, Sums, fit
-from counterpoint.models.scm.effects.noise import (
-    NUGGET,
-    CombinedNoise,
-)
+from counterpoint.models.scm.effects.noise import NUGGET, CombinedNoise
 
 MOST_WEIGHED = 64
 """Coefficients (features × columns) up to which every row is weighed by its own noise; beyond, all rows count alike."""
