@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import counterpoint
-from counterpoint.cli import demo
+from counterpoint.cli import demo_chain
 from counterpoint.core import artifacts
 from counterpoint.core.artifacts import Artifact, Saved
 from counterpoint.core.errors import CounterpointError
@@ -130,7 +130,7 @@ def test_a_learned_task_comes_back_bit_for_bit(tmp_path: Path) -> None:
     assert all(getattr(loaded, name) == getattr(task, name) for name in known)
 
 
-@pytest.mark.parametrize("arms", [lambda: demo.arms(1.0), named_methods, quick_arms])
+@pytest.mark.parametrize("arms", [lambda: demo_chain.arms(1.0), named_methods, quick_arms])
 def test_every_recipe_of_the_arms_survives_json(arms: Callable[[], dict[str, PolicyLearner]]) -> None:
     for arm in arms().values():
         text = json.dumps(artifacts.encode(arm))

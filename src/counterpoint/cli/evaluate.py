@@ -102,9 +102,8 @@ class Evaluate:
         run.keep("evaluation", lambda path: write_text(path, evaluation.text()), [*parents, "policy"])
         # The folder's name is printed only: the same run in another folder has the same file.
         print_evaluation(replace(evaluation, policy=f"{evaluation.policy} of {run.folder.resolve().name}"))
-        say(
-            f"numbers in {run.path('evaluation')} and {self.run / 'estimates.csv'}, figure in evaluation.png beside them"
-        )
+        files = f"{run.path('evaluation')} and {self.run / 'estimates.csv'}"
+        say(f"numbers in {files}, figure in evaluation.png beside them")
 
 
 def evaluation_rows(run: "Run") -> "tuple[Transitions, Transitions]":
@@ -163,8 +162,8 @@ def _print_diagnostics(evaluation: "Evaluation") -> None:
         )
         say(
             f"{diagnostics.agreement:.0%} of logged actions are the policy's too; {diagnostics.unsupported:.0%} of its"
-            f" actions were never given to others in similar states, and at {diagnostics.off_support:.0%} of the steps it"
-            " would already have taken one"
+            f" actions were never given to others in similar states, and at {diagnostics.off_support:.0%} of the steps"
+            " it would already have taken one"
         )
     if evaluation.mixture:
         mixture = evaluation.mixture

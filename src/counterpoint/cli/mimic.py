@@ -3,25 +3,29 @@
 import shlex
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
 from counterpoint.cli.console import progress, say, show
+from counterpoint.cli.mirror import build, value
 from counterpoint.core.errors import require
-from counterpoint.core.provenance import provenance
 from counterpoint.core.settings import Positive
-from counterpoint.core.tables import write_json
-from counterpoint.sources.mimic.cohort import SepsisCohort
-from counterpoint.sources.mimic.published import PublishedCohort
+
+if TYPE_CHECKING:
+    from counterpoint.sources.mimic.cohort import SepsisCohort
+    from counterpoint.sources.mimic.published import PublishedCohort
+else:
+    SepsisCohort = value("counterpoint.sources.mimic.cohort", "SepsisCohort")
+    PublishedCohort = value("counterpoint.sources.mimic.published", "PublishedCohort")
 
 
 @dataclass(frozen=True)
 class Mimic:
     """Make a table of septic patients from MIMIC-III. Writes the table, a manifest (.json) and a database (.duckdb).
 
-    Stopped or killed, the same command goes on after the last whole step, which the database keeps; with other options
-    it makes again only what depends on them. Nothing of a patient is printed.
+    Stopped or killed, the same command continues after the last complete step, which the database keeps; with other
+    options it repeats only what depends on them. No patient's values are printed.
     """
 
     raw: tyro.conf.Positional[str]
@@ -36,21 +40,24 @@ class Mimic:
     """Threads that DuckDB may use; the table does not depend on it."""
 
     def execute(self) -> None:
+        from counterpoint.core.tables import write_json
+
         require(self.out.suffix == ".parquet", f"--out {self.out} is no Parquet file; give it the ending .parquet")
+        cohort = build(self.cohort)
         with progress() as report:
-            found = self.cohort.build(self.raw, self.out, report, self.memory, self.threads)
+            summary = cohort.build(self.raw, self.out, report, self.memory, self.threads)
         manifest = self.out.with_suffix(".json")
-        command = fit_command(self.out, found, self.cohort.held_out, self.cohort.seed)
-        write_json({"options": asdict(self.cohort), **found, "fit": command, "made_with": _versions()}, manifest)
-        show(found["attrition"], "stays that each step left")
-        _say_what_is_there(self.out, found, command)
+        command = fit_command(self.out, summary, self.cohort.held_out, self.cohort.seed)
+        write_json({"options": asdict(self.cohort), **summary, "fit": command, "made_with": _versions()}, manifest)
+        show(summary["attrition"], "stays that each step left")
+        _print_summary(self.out, summary, command)
 
 
 @dataclass(frozen=True)
 class ImportCohort:
     """Make the same table of a finished cohort with the AI Clinician's or mimic_sepsis's columns. Writes a manifest.
 
-    Nothing of a patient is printed.
+    No patient's values are printed.
     """
 
     table: tyro.conf.Positional[Path]
@@ -60,36 +67,42 @@ class ImportCohort:
     cohort: tyro.conf.OmitArgPrefixes[PublishedCohort] = PublishedCohort()
 
     def execute(self) -> None:
+        from counterpoint.core.provenance import provenance
+        from counterpoint.core.tables import write_json
+
         require(self.out.suffix == ".parquet", f"--out {self.out} is no Parquet file; give it the ending .parquet")
-        found = self.cohort.build(self.table, self.out)
-        command = fit_command(self.out, found, self.cohort.held_out, self.cohort.seed)
-        record = {"options": asdict(self.cohort), **found, "fit": command, "made_with": provenance()}
+        summary = build(self.cohort).build(self.table, self.out)
+        command = fit_command(self.out, summary, self.cohort.held_out, self.cohort.seed)
+        record = {"options": asdict(self.cohort), **summary, "fit": command, "made_with": provenance()}
         write_json(record, self.out.with_suffix(".json"))
-        _say_what_is_there(self.out, found, command)
+        _print_summary(self.out, summary, command)
 
 
-def _say_what_is_there(out: Path, found: dict[str, Any], command: str) -> None:
-    say(f"{found['rows']} rows of {found['stays']} stays in {out}, how it was made in {out.with_suffix('.json')}")
-    if found["died"] in (0, found["stays"]):
-        say("note: every stay ended alike, so no policy can be told from another by its outcomes")
+def _print_summary(out: Path, summary: dict[str, Any], command: str) -> None:
+    say(f"{summary['rows']} rows of {summary['stays']} stays in {out}, how it was made in {out.with_suffix('.json')}")
+    if summary["died"] in (0, summary["stays"]):
+        say("note: every stay ended alike, so no policy can be distinguished from another by its outcomes")
     say(f"next: {command}")
 
 
-def fit_command(out: Path, found: dict[str, Any], held_out: float, seed: int) -> str:
-    """How the table is read: the doses cut where the training patients' were, scores and ratios declared, and the same
-    patients held out."""
-    cuts = [f"{name}={','.join(map(str, places))}" for name, places in found["cuts"].items()]
-    action = ["--action", *found["cuts"], "--bins", *cuts] if cuts else ["--action", "fluid_bin", "vaso_bin"]
-    declared = [word for kind in ("computed", "whole") if found.get(kind) for word in (f"--{kind}", *found[kind])]
+def fit_command(out: Path, summary: dict[str, Any], held_out: float, seed: int) -> str:
+    """Return the command that fits a model to the table: with the doses cut at the training patients' quantiles, scores
+    and ratios declared, and the same patients held out."""
+    cuts = [f"{name}={','.join(map(str, places))}" for name, places in summary["cuts"].items()]
+    action = ["--action", *summary["cuts"], "--bins", *cuts] if cuts else ["--action", "fluid_bin", "vaso_bin"]
+    declared = [word for kind in ("computed", "whole") if summary.get(kind) for word in (f"--{kind}", *summary[kind])]
     words = ["counterpoint", "fit", "--run", "runs/sepsis", "--data", str(out), "--subject", "patient",
-             "--episode", "stay", "--time", "bloc", "--state", *found["state"], *declared, *action,
+             "--episode", "stay", "--time", "bloc", "--state", *summary["state"], *declared, *action,
              "--reward", "reward", "--done", "died", "survived", "--gaps", "bridge", "--held-out", str(held_out),
              "--seed", str(seed)]  # fmt: skip
     return shlex.join(words)
 
 
 def _versions() -> dict[str, Any]:
+    """Return the provenance of a table with the versions of the libraries that made it."""
     import duckdb
     import pyarrow
+
+    from counterpoint.core.provenance import provenance
 
     return {**provenance(), "duckdb": duckdb.__version__, "pyarrow": pyarrow.__version__}

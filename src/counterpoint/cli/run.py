@@ -10,16 +10,16 @@ from typing import Any
 
 import tyro
 
+from counterpoint.cli import main
 from counterpoint.cli.augment import Augment
 from counterpoint.cli.check_scm import CheckScm
 from counterpoint.cli.console import say
 from counterpoint.cli.evaluate import Evaluate
 from counterpoint.cli.fit import Fit
+from counterpoint.cli.mirror import build
 from counterpoint.cli.report import Report
 from counterpoint.cli.train import Train
-from counterpoint.core.artifacts import write_text
 from counterpoint.core.errors import CounterpointError
-from counterpoint.data.tables.columns import check_regular
 
 CHAIN: dict[str, Any] = {
     "fit": Fit, "check-scm": CheckScm, "augment": Augment, "train": Train, "evaluate": Evaluate, "report": Report
@@ -31,7 +31,7 @@ RESUMED = ("fit", "train")
 
 @dataclass(frozen=True)
 class RunStudy:
-    """Fit, check, augment, train, evaluate and report as a study file says. Started again, it goes on where it was.
+    """Fit, check, augment, train, evaluate and report as a study file says. Started again, it continues.
 
     The file has a section [table] that says what the columns are, and sections [fit], [check-scm], [augment], [train],
     [evaluate] and [report] for the flags of those commands; `counterpoint check TABLE --write-study study.toml` writes
@@ -46,6 +46,8 @@ class RunStudy:
     """Run folder; runs/<name of the study file> where none is given."""
 
     def execute(self) -> None:
+        from counterpoint.core.artifacts import write_text
+
         study, text = _read(self.config)
         run = self.run or Path("runs") / self.config.stem
         again = _same(run / "study.toml", text)
@@ -53,11 +55,11 @@ class RunStudy:
         write_text(run / "study.toml", text)
         for name, command in commands.items():
             say(f"── {name}")
-            command.execute()
+            build(command).execute()
         say(f"the run is in {run}; next: counterpoint recommend --run {run} --data NEW_SUBJECTS")
 
     def _words(self, name: str, study: Mapping[str, Any], run: Path, again: bool) -> list[str]:
-        """A command line as the study says it."""
+        """Return the command line of one step of the study."""
         words = ["--run", str(run)]
         if name == "fit":
             words += ["--data", str(self.table), *_flags(study.get("table", {}))]
@@ -68,6 +70,9 @@ class RunStudy:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], str]:
+    """Return the sections of a study file and its text."""
+    from counterpoint.data.tables.columns import check_regular
+
     check_regular(path)
     try:
         text = path.read_text(encoding="utf-8")
@@ -83,12 +88,12 @@ def _read(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def _same(path: Path, text: str) -> bool:
-    """Whether the run was begun with this very study; only then can it be resumed."""
+    """Whether the run was started with the same study; only then can it be resumed."""
     return path.exists() and path.read_text(encoding="utf-8") == text
 
 
 def _flags(section: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Keys and values of a section as words of a command line."""
+    """Yield keys and values of a section as words of a command line."""
     for key, value in section.items():
         name = f"{prefix}{key.replace('_', '-')}"
         if isinstance(value, dict):
@@ -106,12 +111,12 @@ def _negated(name: str) -> str:
 
 
 def _command(name: str, words: list[str], config: Path) -> Any:
-    """The command, with its words understood; what the parser says of a wrong one becomes one line."""
-    said = io.StringIO()
+    """Return the command with its options; a message of the parser becomes one line."""
+    output = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-            return tyro.cli(CHAIN[name], args=words, prog=f"counterpoint {name}")
+        with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
+            return main.parse_options(CHAIN[name], words, f"counterpoint {name}")
     except SystemExit:
-        lines = [line.strip(" │╭╮╰╯─-") for line in said.getvalue().splitlines()]
+        lines = [line.strip(" │╭╮╰╯─-") for line in output.getvalue().splitlines()]
         reason = " ".join(dict.fromkeys(line for line in lines if line and "--help" not in line))[:200]
         raise CounterpointError(f"{config}: [{name}] or [table] is wrong: {reason}; see {name} --help") from None

@@ -1,50 +1,91 @@
 """`counterpoint train`: a policy from real and imagined rows."""
 
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, field, fields, make_dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import tyro
 
-from counterpoint.cli.check_scm import examine
 from counterpoint.cli.console import Saving, say, watching
+from counterpoint.cli.mirror import value
 from counterpoint.cli.search_flags import SearchFlags
-from counterpoint.cli.trained import trained_lines
-from counterpoint.core.artifacts import device_of
 from counterpoint.core.errors import CounterpointError, require
 from counterpoint.core.settings import Count
-from counterpoint.data.jobs import Job
-from counterpoint.learners.base import PolicyLearner
-from counterpoint.learners.ctrl_g import LEARNER, CTRLg
-from counterpoint.learners.ctrl_p import CTRLp, check_personal
-from counterpoint.learners.d3qn import D3QN
-from counterpoint.learners.methods import named_methods
-from counterpoint.learners.search import Search
-from counterpoint.nets.training import Monitor
-from counterpoint.policies.base import (
-    Policy,
-    Verdict,
-)
-from counterpoint.run import Run
+
+if TYPE_CHECKING:
+    from counterpoint.learners.base import PolicyLearner
+    from counterpoint.learners.ctrl_g import LEARNER
+    from counterpoint.learners.d3qn import D3QN
+    from counterpoint.nets.training import Monitor
+    from counterpoint.policies.base import Policy, Verdict
+    from counterpoint.run import Run
+else:
+    LEARNER = value("counterpoint.learners.ctrl_g", "LEARNER")
+    D3QN = type(LEARNER)
 
 Method = Literal[
     "ctrl-g", "search", "ctrl-p", "ctrl-p-d3qn", "ctrl-g-rollouts", "ctrl-g-bicogan", "base-d", "base-s", "base-m",
     "d3qn", "bcq", "pets", "pilco", "steve", "mve",
 ]  # fmt: skip
-NO_MODEL = "It was learned without the run's model, so no check of a model speaks for it."
+NO_MODEL = "It was learned without the run's model, so no check of a model covers it."
 PERSONAL = ("ctrl-p", "ctrl-p-d3qn")
 PARENTS = {
     **{name: ["scm", "augmented"] for name in ("ctrl-g", "ctrl-g-rollouts")},
     **{name: ["scm"] for name in ("search", *PERSONAL)},
 }
-"""What the methods that learn with the run's own SCM are made from; every other fits what it needs itself."""
+"""The parts of the run that the methods with its own SCM learn from; every other method fits what it needs itself."""
 SEARCHED = ("search", "pilco", "ctrl-p")
 WITHOUT_Q = ("pets", *SEARCHED)
+SETTINGS = {
+    "bcq": ("counterpoint.learners.baselines.bcq", "BCQ"),
+    "pets": ("counterpoint.learners.baselines.pets", "PETS"),
+    "steve": ("counterpoint.learners.baselines.steve", "STEVE"),
+    "mve": ("counterpoint.learners.baselines.steve", "MVE"),
+    **dict.fromkeys(PERSONAL, ("counterpoint.learners.ctrl_p", "CTRLp")),
+}
+"""Module and class of the methods whose own numbers and switches are options too."""
+
+
+@dataclass(frozen=True)
+class MethodFlags:
+    """Settings of the method itself."""
+
+    def applied(self, learner: "PolicyLearner") -> "PolicyLearner":
+        """Return the learner with the settings that differ from their defaults."""
+        changed = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
+        return replace(learner, **changed)
+
+
+def method_flags(method: str) -> type[MethodFlags]:
+    """Return the options of a method's own class: its fields that are numbers, switches or names."""
+    if method not in SETTINGS:
+        return MethodFlags
+    recipe = value(*SETTINGS[method])
+    plain = [(f.name, f.type, f.default) for f in fields(recipe) if f.default is not MISSING and _is_plain(f.type)]
+    flags = make_dataclass(recipe.__name__, plain, bases=(MethodFlags,), frozen=True)
+    flags.__doc__ = recipe.__doc__
+    return flags
+
+
+def _is_plain(kind: Any) -> bool:
+    while get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    return kind in (bool, int, float, str) or get_origin(kind) is Literal
+
+
+def named_methods(learner: "D3QN") -> "dict[str, PolicyLearner]":
+    """Return every method with its defaults, by its name on the command line."""
+    from counterpoint.learners import methods
+
+    return methods.named_methods(learner)
 
 
 @dataclass(frozen=True)
 class Train:
-    """Learn a policy from the run's training subjects. Writes policy/ into the run folder."""
+    """Learn a policy from the run's training subjects. Writes policy/ into the run folder.
+
+    `train --method METHOD --help` shows the options of a method.
+    """
 
     run: Path
     """Run folder."""
@@ -54,25 +95,51 @@ class Train:
     group of subjects (fit with scm:random-effects), ctrl-p-d3qn learns a Q-network for each. The others are
     baselines."""
     groups: Count = 0
-    """Groups of subjects, for ctrl-p and ctrl-p-d3qn; 0 for the number that the records speak for."""
+    """Number of groups of subjects, for ctrl-p and ctrl-p-d3qn; 0 to choose the number from the data."""
+    method_settings: tyro.conf.OmitArgPrefixes[MethodFlags] = field(default_factory=MethodFlags)
     search: tyro.conf.OmitArgPrefixes[SearchFlags] = SearchFlags()
     learner: tyro.conf.OmitArgPrefixes[D3QN] = LEARNER
-    """The Q-network of all other methods but pets."""
+    """Settings of Q-learning, for every method that learns a Q-network."""
     seed: int = 0
     """Seed of everything random."""
     device: str = "cpu"
     """cpu, cuda or auto."""
     saving: tyro.conf.OmitArgPrefixes[Saving] = Saving()
 
+    @classmethod
+    def with_options_of(cls, options: list[str]) -> "type[Train]":
+        """Return this command with the options of the method that is named in `options`; help shows no others."""
+        method = _method_in(options)
+        flags = method_flags(method)
+        absent = set()
+        if {"-h", "--help"} & set(options):
+            absent |= set() if method in PERSONAL else {"groups"}
+            absent |= set() if method in SEARCHED else {"search"}
+            absent |= {"learner"} if method in WITHOUT_Q else set()
+        if {f.name for f in fields(flags)} & {f.name for f in fields(SearchFlags)}:
+            absent.add("search")
+        changed: list[Any] = [("method_settings", tyro.conf.OmitArgPrefixes[flags], field(default_factory=flags))]
+        for f in fields(cls):
+            if f.name in absent:
+                changed.append((f.name, tyro.conf.SuppressFixed[tyro.conf.Fixed[f.type]], f.default))
+        command = make_dataclass(cls.__name__, changed, bases=(cls,), frozen=True)
+        command.__doc__ = cls.__doc__
+        return command
+
     def execute(self) -> None:
+        from counterpoint.cli.trained import trained_lines
+        from counterpoint.learners.ctrl_g import LEARNER as DEFAULT
+        from counterpoint.learners.ctrl_p import check_personal
+        from counterpoint.run import Run
+
         require(
-            self.method not in WITHOUT_Q or self.learner == LEARNER,
+            self.method not in WITHOUT_Q or self.learner in (DEFAULT, LEARNER),
             f"{self.method} learns no Q-network; leave the flags of the Q-network away",
         )
         require(
             self.method in SEARCHED or self.search == SearchFlags(),
-            f"{self.method} searches no rule; leave --support-price, --objective, --rounds, --restarts and --horizon"
-            " away",
+            f"{self.method} searches no rule; leave --support-price, --objective, --rule, --rounds, --restarts,"
+            " --starts and --horizon away",
         )
         require(not self.groups or self.method in PERSONAL, f"{self.method} knows no groups; leave --groups away")
         require(
@@ -83,7 +150,7 @@ class Train:
             run.fingerprint(part)
         if self.method in PERSONAL:
             check_personal(run.scm)
-        known = run.has("check")
+        is_checked = run.has("check")
         verdict = self._verdict(run)
         with watching(self.run, self.saving) as monitor:
             policy = self._learn(run, monitor)
@@ -92,10 +159,13 @@ class Train:
         model = run.scm if "scm" in parents else None
         for line in trained_lines(policy, run.training, model, self.seed):
             say(line)
-        say(verdict.brief if known else str(verdict))
+        say(verdict.brief if is_checked else str(verdict))
 
-    def _verdict(self, run: Run) -> Verdict:
-        """What is known of the model behind the policy; a model that nobody has checked is checked now."""
+    def _verdict(self, run: "Run") -> "Verdict":
+        """Return the verdict on the model behind the policy; a model that was not checked is checked now."""
+        from counterpoint.cli.check_scm import examine
+        from counterpoint.policies.base import Verdict
+
         if self.method not in PARENTS:
             return Verdict("not checked", (NO_MODEL,))
         try:
@@ -105,27 +175,45 @@ class Train:
             return Verdict("not checked", (f"The model could not be checked: {error}.",))
         return run.check_verdict
 
-    def _learn(self, run: Run, monitor: Monitor) -> Policy:
-        arm, stage = named_methods(self.learner)[self.method], monitor.stage("train")
-        if self.method in SEARCHED:
-            arm = self._searching(arm, run)
+    def _learn(self, run: "Run", monitor: "Monitor") -> "Policy":
+        from counterpoint.core.artifacts import device_of
+        from counterpoint.data.jobs import Job
+        from counterpoint.learners.ctrl_g import CTRLg
+        from counterpoint.learners.ctrl_p import CTRLp
+        from counterpoint.learners.search import Search
+
+        learner = self._searching(self.method_settings.applied(named_methods(self.learner)[self.method]), run)
+        stage = monitor.stage("train")
         if self.method not in PARENTS:
-            return arm.fit(run.training, run.task, self.seed, stage, self.device)
-        model, rows = run.scm, run.augmented if isinstance(arm, CTRLg) else run.training
-        if isinstance(arm, CTRLp):
-            arm, job = arm.within(model, rows, self.groups or None), Job(rows, self.seed)
+            return learner.fit(run.training, run.task, self.seed, stage, self.device)
+        model, rows = run.scm, run.augmented if isinstance(learner, CTRLg) else run.training
+        if isinstance(learner, CTRLp):
+            learner, job = learner.within(model, rows, self.groups or None), Job(rows, self.seed)
         else:
             job = Job(rows, self.seed, model.subjects(rows))
-        there = model.to(device_of(self.device))
-        if isinstance(arm, CTRLg):
-            return replace(arm, model=model.recipe).learn([job], [there], run.task, stage)[0].selected
-        assert isinstance(arm, Search | CTRLp)
-        arm.check([job], run.task)
-        arm = replace(arm, model=model.recipe) if isinstance(arm, Search) else arm
-        return arm.with_models([job], [there], run.task, stage)[0].selected
+        model_on_device = model.to(device_of(self.device))
+        if isinstance(learner, CTRLg):
+            ctrl_g = replace(learner, model=model.recipe)
+            return ctrl_g.learn([job], [model_on_device], run.task, stage)[0].selected
+        assert isinstance(learner, Search | CTRLp)
+        learner.check([job], run.task)
+        learner = replace(learner, model=model.recipe) if isinstance(learner, Search) else learner
+        return learner.with_models([job], [model_on_device], run.task, stage)[0].selected
 
-    def _searching(self, arm: PolicyLearner, run: Run) -> PolicyLearner:
-        """The method with the settings of its search."""
-        if isinstance(arm, CTRLp) and isinstance(arm.policy, Search):
-            return replace(arm, policy=self.search.applied(arm.policy, run.training, run.task))
-        return self.search.applied(arm, run.training, run.task) if isinstance(arm, Search) else arm
+    def _searching(self, learner: "PolicyLearner", run: "Run") -> "PolicyLearner":
+        """Return the method with the settings of its search, where it searches."""
+        from counterpoint.learners.ctrl_p import CTRLp
+        from counterpoint.learners.search import Search
+
+        if isinstance(learner, CTRLp) and isinstance(learner.policy, Search):
+            return replace(learner, policy=self.search.applied(learner.policy, run.training, run.task))
+        return self.search.applied(learner, run.training, run.task) if isinstance(learner, Search) else learner
+
+
+def _method_in(options: list[str]) -> str:
+    """Return the method that a command line names, before it is parsed; the default where there is none."""
+    for word, following in zip(options, [*options[1:], ""], strict=True):
+        name = following if word == "--method" else word.removeprefix("--method=")
+        if word.startswith("--method") and name in get_args(Method):
+            return name
+    return "ctrl-g"
