@@ -78,6 +78,13 @@ def build(mirrored: Any) -> Any:
     return replace(mirrored, **{name: item for name, item in built.items() if item is not getattr(mirrored, name)})
 
 
+class _Generic:
+    """A class whose type arguments are ignored."""
+
+    def __class_getitem__(cls, arguments: Any) -> Any:
+        return cls
+
+
 @cache
 def _statements(module: str) -> dict[str, ast.stmt]:
     """The top-level statement that gives a name its meaning, by name."""
@@ -107,7 +114,8 @@ def _evaluated(module: str, expression: ast.expr) -> Any:
 
 def _mirror(module: str, statement: ast.ClassDef) -> Any:
     """A dataclass with the fields of the class; a class that has none is a plain one."""
-    bases = [_evaluated(module, base) for base in statement.bases if isinstance(base, ast.Name)]
+    names = [base.value if isinstance(base, ast.Subscript) else base for base in statement.bases]
+    bases = [_evaluated(module, base) for base in names if isinstance(base, ast.Name)]
     inherited = tuple(base for base in bases if isinstance(base, type) and is_dataclass(base))
     own = [
         _field(module, node, _docstring(after))
@@ -116,9 +124,8 @@ def _mirror(module: str, statement: ast.ClassDef) -> Any:
     ]
     recipe = inherited or any("dataclass" in ast.unparse(decorator) for decorator in statement.decorator_list)
     if not recipe:
-        # Generic classes, as `Recipe[Model]`, are mirrored without their argument.
-        return type(statement.name, (), {"__class_getitem__": classmethod(lambda cls, argument: cls)})
-    mirror = make_dataclass(statement.name, own, bases=inherited, frozen=True)
+        return type(statement.name, (_Generic,), {})
+    mirror = make_dataclass(statement.name, own, bases=inherited or (_Generic,), frozen=True)
     mirror.__doc__ = ast.get_docstring(statement)
     mirror.source = module
     return mirror
