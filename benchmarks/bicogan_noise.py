@@ -43,15 +43,17 @@ class Measure:
         task = CartPole()
         seeds = range(100, 100 + self.seeds)
         jobs = [Job(simulate(task, random_policy(task), self.trials, 20, seed).with_next(), seed) for seed in seeds]
-        found = {"simulator": [spread(job.data, lambda s, a, u: task.transition(s, a, u), task.noise) for job in jobs]}
+        results = {
+            "simulator": [spread(job.data, lambda s, a, u: task.transition(s, a, u), task.noise) for job in jobs]
+        }
         for name, updates in (("untrained", 1), ("trained", self.updates)):
             recipe = replace(BiCoGAN(), training=replace(BiCoGAN().training, schedule=Schedule(steps=updates)))
             with torch.enable_grad():
                 models = recipe.fit_many(jobs, device=self.device)
-            found[name] = [
+            results[name] = [
                 spread(job.data, model.to("cpu").predict, model.prior) for job, model in zip(jobs, models, strict=True)
             ]
-        means = {name: round(sum(each) / len(each), 4) for name, each in found.items()}
+        means = {name: round(sum(each) / len(each), 4) for name, each in results.items()}
         print(json.dumps({**asdict(self), "spread": means}))
 
 

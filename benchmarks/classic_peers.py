@@ -119,13 +119,13 @@ class Peers:
             return json.loads(path.read_text())
         if time.time() >= until:
             return None
-        begun, problem = time.perf_counter(), problems()[name]
+        start_time, problem = time.perf_counter(), problems()[name]
         choose = self._learn(name, method, problem, size, seed)
         task = problem.task
         found = gym_returns(choose, task.actions, task.gym_id, self.episodes, seed=0)
         label = f"{ONLINE[name]} in the environment" if method == "online" else method
         row = {"method": label, "environment": name, "rows": size, "seed": seed, "return_true": float(found.mean())}
-        row |= {"return_in_model": None, "seconds": time.perf_counter() - begun}
+        row |= {"return_in_model": None, "seconds": time.perf_counter() - start_time}
         write_text(path, json.dumps(row))
         return row
 

@@ -71,8 +71,8 @@ def trained(task: cp.KnownSCM, options: argparse.Namespace) -> BehaviourPolicy:
     """A rule that a short search in the simulator found, but for a share of decisions that are random."""
     seed = derive(options.first_seed, "behaviour")
     asked = cp.data.Job(cp.simulate(task, cp.random_policy(task), options.subjects, 2, seed), seed)
-    found = in_truth(SHORT, task).fit_many([asked], task, device=options.device)[0]
-    return exploring(found.selected.to("cpu"), task, options.trained)
+    results = in_truth(SHORT, task).fit_many([asked], task, device=options.device)[0]
+    return exploring(results.selected.to("cpu"), task, options.trained)
 
 
 def in_truth(search: cp.Search, task: cp.KnownSCM) -> cp.Search:
@@ -112,19 +112,19 @@ def searched_in(
     name: str, search: cp.Search, jobs: list[cp.data.Job], task: cp.KnownSCM, options: argparse.Namespace
 ) -> dict[str, Any]:
     """A row of the table: one model for each log, its counterfactuals, and the policies that are found in it."""
-    begun = time.perf_counter()
+    start_time = time.perf_counter()
     models = search.fit_models(jobs, cp.models.Monitor(), options.device)
     error = [counterfactual_error_of(model, task, job.data) for model, job in zip(models, jobs, strict=True)]
-    found: dict[str, Any] = {"searched in": name, "error": sum(error) / len(error)}
+    results: dict[str, Any] = {"searched in": name, "error": sum(error) / len(error)}
     if not options.errors_only:
         learned = search.with_models(jobs, models, task)
         policies: list[Any] = [each.selected for each in learned]
         true = true_returns(policies, task, options.subjects, 0).mean(1)
         inside = sum(policy.return_in_model for policy in policies) / len(policies)
-        found |= {"true return": float(true.mean()), "lowest": float(true.min()), "in model": inside}
-    found["seconds"] = time.perf_counter() - begun
-    print(json.dumps(found), flush=True)
-    return found
+        results |= {"true return": float(true.mean()), "lowest": float(true.min()), "in model": inside}
+    results["seconds"] = time.perf_counter() - start_time
+    print(json.dumps(results), flush=True)
+    return results
 
 
 def counterfactual_error_of(model: Model, task: cp.KnownSCM, log: cp.Transitions) -> float:
@@ -150,12 +150,12 @@ class SepsisArms:
             cp.simulate(self.task, sepsis.physician(self.task), options.subjects, 20, seed) for seed in seeds(options)
         )
         self.jobs = [cp.data.Job(log, seed) for log, seed in zip(logs, seeds(options), strict=True)]
-        self.begun, self.said = time.perf_counter(), -10.0
+        self.start_time, self.said = time.perf_counter(), -10.0
         self.monitor = cp.models.Monitor(report=self.progress)
 
     def progress(self, stage: str, done: int, total: int) -> None:
         """A line every ten seconds, and one at the end of every stage."""
-        now = time.perf_counter() - self.begun
+        now = time.perf_counter() - self.start_time
         if now - self.said > 10 or done == total:
             self.said = now
             print(f"{now:6.0f} s  {stage}: {done} of {total}", flush=True)
@@ -192,14 +192,15 @@ class SepsisArms:
 
     def values(self) -> dict[str, list[float]]:
         """The true value of every policy on the unseen patients, log by log."""
-        found = self.behaviours()
+        results = self.behaviours()
         for name, learn in self.learned().items():
             policies = [each.selected.to("cpu") for each in learn()]
-            found[name] = true_returns(policies, self.unseen, self.options.patients, 0).mean(1).tolist()
+            results[name] = true_returns(policies, self.unseen, self.options.patients, 0).mean(1).tolist()
             print(
-                f"{time.perf_counter() - self.begun:6.0f} s  {name}: {sum(found[name]) / len(policies):.2f}", flush=True
+                f"{time.perf_counter() - self.start_time:6.0f} s  {name}: {sum(results[name]) / len(policies):.2f}",
+                flush=True,
             )
-        return found
+        return results
 
 
 def among_arms(options: argparse.Namespace) -> dict[str, Any]:
@@ -263,10 +264,10 @@ def main() -> None:
     parser.add_argument("--ctrl-g", action="store_true", help="of sepsis: also Q-learning on counterfactual rows")
     options = parser.parse_args()
     options.subjects = options.subjects or SUBJECTS[options.task]
-    found = among_arms(options) if options.task == "sepsis" else against_the_truth(options)
+    results = among_arms(options) if options.task == "sepsis" else against_the_truth(options)
     print(
         json.dumps(
-            {"task": options.task, "subjects": options.subjects, "seeds": options.seeds, **found, **provenance()}
+            {"task": options.task, "subjects": options.subjects, "seeds": options.seeds, **results, **provenance()}
         )
     )
 

@@ -72,9 +72,9 @@ def measure(rows: int, columns: int) -> dict[str, float]:
 def main() -> None:
     torch.set_num_threads(1)
     rows, columns = (int(text) for text in [*sys.argv[1:], *("1000000", "46")[len(sys.argv) - 1 :]])
-    found = measure(rows, columns)
-    print(markdown_table([found], formats={name: ".1f" for name in found if isinstance(found[name], float)}))
-    print(json.dumps({**found, **hardware()}))
+    results = measure(rows, columns)
+    print(markdown_table([results], formats={name: ".1f" for name in results if isinstance(results[name], float)}))
+    print(json.dumps({**results, **hardware()}))
 
 
 if __name__ == "__main__":

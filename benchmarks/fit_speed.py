@@ -53,27 +53,27 @@ def fits() -> dict[str, Callable[[Transitions], Any]]:
 
 
 def seconds(fit: Callable[[Transitions], Any], rows: Transitions) -> float:
-    begun = time.process_time()
+    start_time = time.process_time()
     fit(rows)
-    return time.process_time() - begun
+    return time.process_time() - start_time
 
 
 def measure(scms: Sequence[str], n: int) -> dict[str, dict[str, float]]:
     """Seconds of every model on every problem."""
     logs = {scm: without_noise(log(scm, n, derive(SEED, "fit"))) for scm in scms}
-    found: dict[str, dict[str, float]] = {name: {} for name in fits()}
+    results: dict[str, dict[str, float]] = {name: {} for name in fits()}
     for scm, rows in logs.items():
         for name, fit in fits().items():
-            found[name][scm] = seconds(fit, rows)
-    return found
+            results[name][scm] = seconds(fit, rows)
+    return results
 
 
-def lines(n: int, found: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
+def lines(n: int, results: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
     """One row a model: seconds on every problem, their median, and the default's median over it."""
-    medians = {name: median(times.values()) for name, times in found.items()}
+    medians = {name: median(times.values()) for name, times in results.items()}
     return [
         {"rows": n, "model": name, **times, "median": medians[name], "ratio": medians[DEFAULT] / medians[name]}
-        for name, times in found.items()
+        for name, times in results.items()
     ]
 
 

@@ -148,19 +148,19 @@ def accuracy(logs: int) -> list[dict[str, Any]]:
         ("sepsis", sepsis, physician(sepsis), protocol, 5000, 20),
     ]
     methods = {"fitted, random features": in_features, "fitted, gradients": by_gradients}
-    found = []
+    results = []
     for name, task, behaviour, policy, episodes, steps in cases:
         many = cp.simulate(task, policy, 8000, steps, 99, stop_at_failure=True)  # pyright: ignore[reportArgumentType]
         truth = float(Episodes.of(many).returns(task.discount).mean())
         questions = [asked(task, behaviour, policy, episodes, steps, seed) for seed in range(logs)]
         logged = sum(float(q.episodes.returns(q.discount).mean()) for q in questions) / logs
         for method, value in methods.items():
-            begun = time.process_time()
+            start_time = time.process_time()
             errors = torch.tensor([value(question) - truth for question in questions])
             row = {"task": name, "method": method, "episodes": episodes, "truth": truth, "logged": logged}
             row |= {"mean error": float(errors.mean()), "mean |error|": float(errors.abs().mean())}
-            found.append(row | {"processor s": (time.process_time() - begun) / logs})
-    return found
+            results.append(row | {"processor s": (time.process_time() - start_time) / logs})
+    return results
 
 
 def in_features(question: OPEData) -> float:

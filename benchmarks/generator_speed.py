@@ -44,11 +44,11 @@ def timed(how: str, step: Callable[[], Tensor], truth: Tensor, steps: int) -> di
     error = float((step().double() - truth).norm() / truth.norm())
     wait = torch.cuda.synchronize if truth.is_cuda else lambda: None
     wait()
-    begun = time.perf_counter()
+    start_time = time.perf_counter()
     for _ in range(steps):
         step()
     wait()
-    return {"generator": how, "milliseconds a step": 1e3 * (time.perf_counter() - begun) / steps, "error": error}
+    return {"generator": how, "milliseconds a step": 1e3 * (time.perf_counter() - start_time) / steps, "error": error}
 
 
 def main() -> None:

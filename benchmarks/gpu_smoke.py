@@ -192,9 +192,9 @@ class Runner:
             if stopped:
                 self._keep(chain, step, 0.0, NOT_RUN)
                 continue
-            begun = time.perf_counter()
+            start_time = time.perf_counter()
             failure = self._failure(chain.run, step)
-            self._keep(chain, step, time.perf_counter() - begun, failure)
+            self._keep(chain, step, time.perf_counter() - start_time, failure)
             stopped = bool(failure) and step[0] in NEEDED
         if stopped:
             self.broken.add(chain.run)
@@ -283,13 +283,13 @@ def main() -> None:
         parser.error(f"no chain's name holds '{options.only}'")
     copied = {chain.after for chain in wanted}
     wanted = [chain for chain in every if chain in wanted or chain.run in copied]
-    begun = time.perf_counter()
+    start_time = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         tables(Path(folder), options.quick)
         runner = Runner(Path(folder), options.quick, options.seconds)
         run_all(wanted, runner, options.workers)
     failed = [row for row in runner.table if row["result"] != "ok"]
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - start_time
     print(markdown_table(runner.table, formats={"seconds": ".1f"}))
     counts = {"steps": len(runner.table), "failed": len(failed), "wall_seconds": round(seconds, 1)}
     print(json.dumps({**vars(options), **counts, "table": runner.table, **provenance()}))

@@ -49,14 +49,14 @@ class Measure:
         rows = rows[rows.subject % TRIALS < trials]
         planet, trial = rows.subject // TRIALS, rows.subject % TRIALS
         rows = replace(rows, subject=(planet * trials + trial) // self.trials_per_subject)
-        found: dict[str, float] = {}
+        results: dict[str, float] = {}
         for name, recipe in self.recipes().items():
             began = time.perf_counter()
             theta = recipe.fit(rows, self.seed).subjects(rows)
             seconds = time.perf_counter() - began
-            found[name] = accuracy(rows, planet, theta)
-            print(f"{name:28s} accuracy {found[name]:.3f}   {seconds:.0f} s", flush=True)
-        print(json.dumps({**asdict(self), "accuracy": found}))
+            results[name] = accuracy(rows, planet, theta)
+            print(f"{name:28s} accuracy {results[name]:.3f}   {seconds:.0f} s", flush=True)
+        print(json.dumps({**asdict(self), "accuracy": results}))
 
     def recipes(self) -> dict[str, BiCoGAN | ConditionalBiCoGAN]:
         factor = LSTMFactor(factors=self.factors) if self.full else LSTMFactor(width=50, factors=self.factors)

@@ -20,9 +20,13 @@ def counts(demo: Path, antibiotics: Antibiotics, mode: Mode) -> dict[str, int]:
     """Stays after every step, and what is in the table at the end."""
     with tempfile.TemporaryDirectory() as folder:
         cohort = SepsisCohort(antibiotics=antibiotics, mode=mode)
-        found = cohort.build(demo, Path(folder) / "cohort.parquet", lambda *_: None, "2GB", 1)
-    left = {each["step"]: each["stays"] for each in found["attrition"]}
-    return left | {"rows": found["rows"], "actions used": found["actions_used"], "died in hospital": found["died"]}
+        results = cohort.build(demo, Path(folder) / "cohort.parquet", lambda *_: None, "2GB", 1)
+    left = {each["step"]: each["stays"] for each in results["attrition"]}
+    return left | {
+        "rows": results["rows"],
+        "actions used": results["actions_used"],
+        "died in hospital": results["died"],
+    }
 
 
 def main() -> None:
@@ -30,14 +34,16 @@ def main() -> None:
     parser.add_argument("demo", type=Path, help="folder of the open demo")
     options = parser.parse_args()
     try:
-        found = {
+        results = {
             f"{antibiotics}, {mode}": counts(options.demo, antibiotics, mode)
             for antibiotics, mode in product(get_args(Antibiotics), get_args(Mode))
         }
     except CounterpointError as error:
         parser.error(str(error))
-    steps = list(next(iter(found.values())))
-    table: list[dict[str, Any]] = [{"step": step, **{name: own[step] for name, own in found.items()}} for step in steps]
+    steps = list(next(iter(results.values())))
+    table: list[dict[str, Any]] = [
+        {"step": step, **{name: own[step] for name, own in results.items()}} for step in steps
+    ]
     print(markdown_table(table))
     print(json.dumps({"table": table, **provenance()}))
 

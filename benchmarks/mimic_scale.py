@@ -46,14 +46,14 @@ def blow_up(demo: Path, folder: Path, times: int) -> None:
 
 def measure(raw: Path, out: Path, memory: str, threads: int) -> dict[str, float]:
     wall, processor = time.perf_counter(), time.process_time()
-    found = SepsisCohort().build(raw, out, lambda *_: None, memory, threads)
+    results = SepsisCohort().build(raw, out, lambda *_: None, memory, threads)
     return {
         "seconds": round(time.perf_counter() - wall, 1),
         "processor_seconds": round(time.process_time() - processor, 1),
         "peak_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
         "database_gb": round(out.with_suffix(".duckdb").stat().st_size / 2**30, 3),
-        "stays": found["stays"],
-        "rows": found["rows"],
+        "stays": results["stays"],
+        "rows": results["rows"],
     }
 
 
@@ -75,7 +75,7 @@ def main() -> None:
     if options.measure is not None:
         print(json.dumps(measure(options.demo, options.measure, options.memory, options.threads)))
         return
-    found = []
+    results = []
     for times in options.times:
         with tempfile.TemporaryDirectory() as folder:
             try:
@@ -84,10 +84,10 @@ def main() -> None:
                 parser.error(str(error))
             raw = sum(file.stat().st_size for file in (Path(folder) / "raw").iterdir()) / 2**30
             numbers = in_process(Path(folder) / "raw", Path(folder) / "cohort.parquet", options)
-            found.append({"times": times, "raw_gb": round(raw, 3)} | numbers)
-            print(found[-1], file=sys.stderr, flush=True)
-    print(markdown_table(found))
-    print(json.dumps({"sizes": found, "memory": options.memory, "threads": options.threads, **provenance()}))
+            results.append({"times": times, "raw_gb": round(raw, 3)} | numbers)
+            print(results[-1], file=sys.stderr, flush=True)
+    print(markdown_table(results))
+    print(json.dumps({"sizes": results, "memory": options.memory, "threads": options.threads, **provenance()}))
 
 
 if __name__ == "__main__":

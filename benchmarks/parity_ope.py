@@ -122,8 +122,10 @@ def theirs(case: Case) -> dict[str, float]:
     from scope_rl.ope import discrete
 
     arguments = case.arguments()
-    found = {name: float(getattr(discrete, peer)().estimate_policy_value(**arguments)) for name, peer in PEERS.items()}
-    return {**found, "MAGIC": formula_of_magic(case)}
+    results = {
+        name: float(getattr(discrete, peer)().estimate_policy_value(**arguments)) for name, peer in PEERS.items()
+    }
+    return {**results, "MAGIC": formula_of_magic(case)}
 
 
 def formula_of_magic(case: Case) -> float:

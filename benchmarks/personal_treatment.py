@@ -69,10 +69,10 @@ class Study:
             log = cp.simulate(
                 task, cp.random_policy(task), len(task.response.radio), 1, derive(self.job.seed, "starts")
             )
-            found = search.fit_many([cp.data.Job(log, self.job.seed)], task)[0].selected
+            results = search.fit_many([cp.data.Job(log, self.job.seed)], task)[0].selected
             always = [torch.tensor([1.0, radio]) for radio in (0.0, 1.0)]
             constant = [lambda state, theta, dose=dose: dose.expand(*state.shape[:-1], 2) for dose in always]
-            values.append(max(self.value(act, task) for act in (together(found), *constant)))
+            values.append(max(self.value(act, task) for act in (together(results), *constant)))
         return {"policy": COMMON, "logged": values[0], "unseen": values[1], "seconds": 0.0}
 
     def value(self, act: Actor, task: cp.Tumour, theta: Tensor = NO_THETA) -> float:
@@ -86,9 +86,9 @@ class Study:
     def run(self) -> list[dict[str, Any]]:
         """All rows, with the share of the way between the bounds that each goes."""
         self.common("CTRL_g", lambda: cp.Search().fit_many([self.job], self.logged, device=self.options.device))
-        begun = time.perf_counter()
+        start_time = time.perf_counter()
         self.models = SEARCH.fit_models([self.job], cp.models.Monitor(), self.options.device)
-        print(f"factors: {self.models[0].theta_width}, fitted in {time.perf_counter() - begun:.0f} s", flush=True)
+        print(f"factors: {self.models[0].theta_width}, fitted in {time.perf_counter() - start_time:.0f} s", flush=True)
         blind = replace(SEARCH, sees_factor=False)
         self.common("for all, factors known of", lambda: blind.with_models([self.job], self.models, self.logged))
         self.personal("CTRL_p", cp.CTRLp(SEARCH, groups=None))
@@ -100,15 +100,15 @@ class Study:
         return self.table
 
     def common(self, name: str, learn: Callable[[], list[Any]]) -> None:
-        begun = time.perf_counter()
+        start_time = time.perf_counter()
         act = together(learn()[0].selected)
-        self.say(self.row(name, [act, act], seconds=time.perf_counter() - begun))
+        self.say(self.row(name, [act, act], seconds=time.perf_counter() - start_time))
 
     def personal(self, name: str, recipe: cp.CTRLp) -> None:
         """A personal policy that treats the unseen by the mean of what it knows, and one that explores."""
-        begun = time.perf_counter()
+        start_time = time.perf_counter()
         policy: Any = recipe.with_models([self.job], self.models, self.logged)[0].selected.to("cpu")
-        seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - start_time
         factor = policy.model.subject_factors(self.job.data).mean
         self.say(self.row(name, [policy.actor(), together(policy)], factor, seconds))
         policy.recipe = replace(recipe, posterior_sampling=True)
@@ -125,12 +125,12 @@ def together(policy: Policy) -> Actor:
 
 def mean_over(tables: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """Means of every row's numbers over seeds, and the lowest share that was closed."""
-    found = []
+    results = []
     for rows in zip(*tables, strict=True):
         mean = {key: sum(row[key] for row in rows) / len(rows) for key in rows[0] if key != "policy"}
         lowest = min(row["closed, logged"] for row in rows)
-        found.append({"policy": rows[0]["policy"], **mean, "lowest closed, logged": lowest})
-    return found
+        results.append({"policy": rows[0]["policy"], **mean, "lowest closed, logged": lowest})
+    return results
 
 
 def main() -> None:

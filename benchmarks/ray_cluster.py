@@ -89,7 +89,7 @@ def on_cluster(out: Path, notes: Path) -> tuple[Finished, str, float, bool]:
     killed = threading.Event()
     killer = threading.Thread(target=kill_midway, args=(cluster, node, notes, killed), daemon=True)
     killer.start()
-    begun = time.monotonic()
+    start_time = time.monotonic()
     try:
         (finished,) = run([grid(notes)], out, Ray(address=cluster.address))
         happened = killed.is_set()
@@ -97,7 +97,7 @@ def on_cluster(out: Path, notes: Path) -> tuple[Finished, str, float, bool]:
         killed.set()
         killer.join()
         cluster.shutdown()
-    return finished, node.node_id, time.monotonic() - begun, happened
+    return finished, node.node_id, time.monotonic() - start_time, happened
 
 
 def main() -> None:

@@ -48,9 +48,9 @@ class Noted(Augmenter):
 
 
 def timed(where: AugmentationExecutor, work: AugmentationWork, out: Path) -> tuple[float, bytes]:
-    begun = time.monotonic()
+    start_time = time.monotonic()
     augment(work, out, where)
-    return time.monotonic() - begun, out.read_bytes()
+    return time.monotonic() - start_time, out.read_bytes()
 
 
 def main() -> None:
@@ -67,7 +67,7 @@ def main() -> None:
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
         cluster.add_node(num_cpus=1)
         try:
-            there, found = timed(RayData(cluster.address), work, folder / "ray.parquet")
+            there, results = timed(RayData(cluster.address), work, folder / "ray.parquet")
         finally:
             cluster.shutdown()
         nodes = [line.split()[1] for line in (folder / "notes").read_text().splitlines()]
@@ -75,7 +75,7 @@ def main() -> None:
         "rows": rows,
         "pieces": len(work.source),
         "pieces_by_node": sorted(nodes.count(node) for node in set(nodes)),
-        "same_bytes": found == expected,
+        "same_bytes": results == expected,
         "seconds_here": round(here, 1),
         "seconds_on_two_nodes": round(there, 1),
         "ray": ray.__version__,

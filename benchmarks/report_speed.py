@@ -53,9 +53,9 @@ def main() -> None:
     options = parser.parse_args()
     if not Run(options.run).has("policy"):
         make_run(options.run, options.patients)
-    rows, begun, processor = Run(options.run).data, time.perf_counter(), time.process_time()
+    rows, start_time, processor = Run(options.run).data, time.perf_counter(), time.process_time()
     Report(options.run).execute()
-    seconds, used = time.perf_counter() - begun, time.process_time() - processor
+    seconds, used = time.perf_counter() - start_time, time.process_time() - processor
     figures: dict[str, Any] = {
         "patients": len(rows.subject_names),
         "rows": len(rows),

@@ -27,9 +27,9 @@ def microseconds(act: Callable[[torch.Tensor], Any], states: torch.Tensor, repea
     times = []
     for i in range(repeats):
         state = states[i % len(states)][None]
-        begun = time.perf_counter()
+        start_time = time.perf_counter()
         act(state)
-        times.append(time.perf_counter() - begun)
+        times.append(time.perf_counter() - start_time)
     return 1e6 * statistics.median(times)
 
 
@@ -49,11 +49,11 @@ def main() -> None:
     task = cp.CartPole()
     rows = cp.simulate(task, cp.random_policy(task), options.rows // 20, 20, seed=100)
     clock, stages = time.process_time, {}
-    search, begun = cp.Search(), clock()
+    search, start_time = cp.Search(), clock()
     model = search.model.fit(rows)
-    stages["fit"], begun = clock() - begun, clock()
+    stages["fit"], start_time = clock() - start_time, clock()
     searched = search.with_models([cp.data.Job(rows)], [model], task)[0].selected
-    stages["search"] = clock() - begun
+    stages["search"] = clock() - start_time
     brief = Likelihood(Schedule(steps=100, check_every=50), bootstrap=True)
     pets = cp.learners.PETS(cp.models.GaussianDynamics(5, (64, 64), batch_norm=False, likelihood=brief)).fit(rows, task)
     table = [answers("searched rule", searched, rows.state, 2000), answers("PETS", pets, rows.state, 5)]

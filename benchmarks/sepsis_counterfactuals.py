@@ -28,7 +28,8 @@ from counterpoint.core.artifacts import encode, write_text
 from counterpoint.core.provenance import provenance
 from counterpoint.core.seeding import generator
 from counterpoint.core.tables import markdown_table, write_csv, write_json
-from counterpoint.models.base import Model, Recipe
+from counterpoint.models.base import Recipe
+from counterpoint.models.scm.base import StructuralCausalModel
 from counterpoint.tasks.sepsis import SyntheticSepsis, with_derived
 from counterpoint.tasks.sepsis_columns import COLUMNS, PLACE, constants, measured, standardised
 from reproduction.measures.counterfactual_error import Questions, questions
@@ -39,9 +40,9 @@ from reproduction.tasks.synthetic_cohort import SyntheticCohort
 
 @dataclass(frozen=True)
 class Arm:
-    """A recipe, and how it is shown rows."""
+    """A recipe, and how rows are prepared for it."""
 
-    recipe: Recipe[Model]
+    recipe: Recipe[StructuralCausalModel]
     rows: Callable[[cp.Transitions], cp.Transitions] = lambda rows: rows
 
 
@@ -70,12 +71,12 @@ def floor(asked: Questions) -> float:
 
 def tried(name: str, arm: Arm, training: cp.Transitions, asked: Questions, device: str) -> dict[str, Any]:
     """Errors, verdict and time of one model."""
-    begun, shown, rows = time.process_time(), arm.rows(training), arm.rows(asked.rows)
+    start_time, shown, rows = time.process_time(), arm.rows(training), arm.rows(asked.rows)
     recipe = arm.recipe
     if isinstance(recipe, cp.RandomEffects):
         recipe = replace(recipe, changes=changes_of(shown))
     model = recipe.fit(shown, device=device).to("cpu")
-    seconds = time.process_time() - begun
+    seconds = time.process_time() - start_time
     answer = model.imagine(rows, asked.action[:, None], generator(0, "imagine"), model.subjects(rows))[:, 0]
     yard = asked.yardstick
     verdict = cp.check_scm(model, rows, theta=model.subjects(rows))

@@ -40,12 +40,12 @@ def grid_jobs(members: int) -> list[Job]:
 def fit_seconds(jobs: Sequence[Job], steps: int, device: str, stacked: bool) -> float:
     """The wall time of fitting every job for some updates."""
     learner = unselected(replace(LEARNER, schedule=replace(LEARNER.schedule, steps=steps)))
-    begun = time.perf_counter()
+    start_time = time.perf_counter()
     for some in [jobs] if stacked else [[job] for job in jobs]:
         learner.fit_many(some, TASK, device=device)
     if device == "cuda":
         torch.cuda.synchronize()
-    return time.perf_counter() - begun
+    return time.perf_counter() - start_time
 
 
 def measure(

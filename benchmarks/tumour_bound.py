@@ -93,13 +93,13 @@ def main() -> None:
     parser.add_argument("--gammas", type=float, nargs="+", default=[0.0, 1.0, 2.0, 3.0, 4.0])
     parser.add_argument("--seeds", type=int, default=len(SEEDS), help="the first of the published ones")
     options = parser.parse_args()
-    found = {gamma: [error(gamma, seed) for seed in SEEDS[: options.seeds]] for gamma in options.gammas}
+    results = {gamma: [error(gamma, seed) for seed in SEEDS[: options.seeds]] for gamma in options.gammas}
     table = [
         {"γ": gamma, "least error": f"{np.mean(each):.3f}", "by seed": ", ".join(f"{x:.3f}" for x in each)}
-        for gamma, each in found.items()
+        for gamma, each in results.items()
     ]
     print(markdown_table(table))
-    print(json.dumps({"least_error": {str(g): float(np.mean(e)) for g, e in found.items()}, **provenance()}))
+    print(json.dumps({"least_error": {str(g): float(np.mean(e)) for g, e in results.items()}, **provenance()}))
 
 
 if __name__ == "__main__":
