@@ -8,10 +8,10 @@ so a subject with few rows counts for little, and a new subject's chances of eac
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
-from sklearn.cluster import KMeans as LloydKMeans
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from counterpoint.core.errors import require
@@ -72,8 +72,8 @@ class KMeansGroups:
             return Groups(factors.mean[:1], torch.ones(1), hard=True)
         count = self.count or self._choose(mean, seed)
         clusters = _lloyd(mean, count, seed)
-        share = torch.bincount(torch.as_tensor(clusters.labels_).long()) / len(mean)
-        return Groups(torch.as_tensor(clusters.cluster_centers_).float(), share.float(), hard=True)
+        share = torch.bincount(clusters.label) / len(mean)
+        return Groups(clusters.centre.float(), share.float(), hard=True)
 
     def _choose(self, mean: Float[Tensor, "n t"], seed: int) -> int:
         """The least number whose gap is not surely smaller than that of one more."""
@@ -139,7 +139,7 @@ def _mixture(factors: SubjectFactors, count: int, seed: int) -> tuple[Groups, Te
 def _maximise(
     factors: SubjectFactors, evidence: Tensor, precision: Tensor, count: int, seed: int
 ) -> tuple[Groups, Tensor]:
-    centre = torch.as_tensor(_lloyd(factors.mean.double(), count, seed, starts=1).cluster_centers_).double()
+    centre = _lloyd(factors.mean.double(), count, seed, starts=1).centre.double()
     count, width = centre.shape
     share, ridge = torch.full((count,), 1 / count).double(), RIDGE * torch.eye(width).double()
     logits, likelihood = _log_chances(evidence, precision, centre, share), torch.tensor(-torch.inf).double()
@@ -164,13 +164,24 @@ def _log_chances(
 
 def _log_spreads(mean: Float[Tensor, "n t"], most: int, seed: int) -> Float[Tensor, " g"]:
     """The log of the squared distances to the centres of 1 … `most` groups."""
-    return torch.tensor([_lloyd(mean, count, seed, starts=2).inertia_ for count in range(1, most + 1)]).double().log()
+    return torch.tensor([_lloyd(mean, count, seed, starts=2).inertia for count in range(1, most + 1)]).double().log()
 
 
-def _lloyd(mean: Float[Tensor, "n t"], count: int, seed: int, starts: int = 10) -> LloydKMeans:
-    """k-means; of fewer groups where fewer subjects differ."""
+class _Clusters(NamedTuple):
+    """Result of k-means."""
+
+    centre: Float[Tensor, "g t"]
+    label: Int[Tensor, " n"]
+    inertia: float
+
+
+def _lloyd(mean: Float[Tensor, "n t"], count: int, seed: int, starts: int = 10) -> _Clusters:
+    """k-means by Lloyd's algorithm; of fewer groups where fewer subjects differ."""
+    from sklearn.cluster import KMeans
+
     count = min(count, len(mean.unique(dim=0)))
-    return LloydKMeans(count, n_init=starts, random_state=seed % 2**31).fit(mean.numpy())  # pyright: ignore[reportArgumentType]
+    fitted = KMeans(count, n_init=starts, random_state=seed % 2**31).fit(mean.numpy())  # pyright: ignore[reportArgumentType]
+    return _Clusters(torch.as_tensor(fitted.cluster_centers_), torch.as_tensor(fitted.labels_).long(), fitted.inertia_)
 
 
 def _check(subjects: int, count: int) -> None:
