@@ -261,7 +261,7 @@ def _tables(data: Transitions, declared: tuple[float, float] | None) -> dict[str
     }
 
 
-def _told(rows: Transitions) -> Float[Tensor, "n c"]:
+def _inputs(rows: Transitions) -> Float[Tensor, "n c"]:
     """State and action, categories level by level."""
     return context(spread_levels(rows.state, rows.schema.categories), rows.action)
 
