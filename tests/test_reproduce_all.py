@@ -100,6 +100,7 @@ def tables(out: Path) -> dict[str, bytes]:
     return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*.csv")}
 
 
+@pytest.mark.timeout(900)
 def test_all_parts_run_and_two_runs_write_the_same_tables(tiny: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     everything(tmp_path / "a").execute()
     made = tables(tmp_path / "a")
