@@ -186,7 +186,7 @@ class SepsisArms:
         models = general.fit_models(jobs, self.monitor, device)
         if self.options.ctrl_g:
             augmented = [general.augment(job, model, task) for job, model in zip(jobs, models, strict=True)]
-            arms["CTRL_g"] = lambda: general.learn(augmented, models, task, self.monitor.stage("CTRL_g"), device)
+            arms["CTRL_g"] = lambda: general.learn(augmented, models, task, self.monitor.stage("CTRL_g"))
         arms["CTRL_g + search"] = lambda: search.with_models(jobs, models, task, self.monitor)
         return arms
 
