@@ -11,13 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from counterpoint.core import results
+from counterpoint.core import provenance, tables
 from counterpoint.core.errors import CounterpointError
 from counterpoint.page import returns as figures
 from counterpoint.page import style
 from reproduction.pages import returns as reproduction_figures
 from reproduction.pages.counterfactuals import counterfactual_errors
 from reproduction.pages.paper import paper_points, paper_returns_by_gravity, paper_returns_by_size
+from reproduction.records import same_commit
 
 matplotlib = pytest.importorskip("matplotlib")
 
@@ -217,11 +218,11 @@ class Unwritable:
 
 def test_a_failed_table_leaves_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
-    results.write_csv([{"a": 1}], path)
+    tables.write_csv([{"a": 1}], path)
     with pytest.raises(RuntimeError):
-        results.write_csv([{"a": 2}, {"a": Unwritable()}], path)
+        tables.write_csv([{"a": 2}, {"a": Unwritable()}], path)
     with pytest.raises(ValueError):
-        results.write_json({"a": float("nan")}, path)
+        tables.write_json({"a": float("nan")}, path)
     assert path.read_text() == "a\n1\n"
     assert os.listdir(tmp_path) == ["table.csv"]
 
@@ -232,19 +233,19 @@ def test_csv_gives_back_the_same_values_in_the_same_order(tmp_path: Path) -> Non
         {"method": "D3QN", "return": np.float64(1 / 3), "seed": np.int64(-4), "late": 1e-30, "done": False},
         {"method": "007", "return": float("inf"), "seed": 10**20, "done": None},
     ]
-    results.write_csv(rows, tmp_path / "table.csv")
-    back = results.read_csv(tmp_path / "table.csv")
+    tables.write_csv(rows, tmp_path / "table.csv")
+    back = tables.read_csv(tmp_path / "table.csv")
     assert list(back[0]) == ["method", "return", "seed", "done", "late"]
     for row, read in zip(rows, back, strict=True):
         for column in read:
             assert read[column] == row.get(column)
-    results.write_csv(rows, tmp_path / "again.csv")
+    tables.write_csv(rows, tmp_path / "again.csv")
     assert (tmp_path / "again.csv").read_bytes() == (tmp_path / "table.csv").read_bytes()
 
 
 def test_markdown_formats_aligns_and_escapes() -> None:
     rows = [{"method": "a|b", "return": 1.25, "seed": 1}, {"method": "c", "return": float("nan"), "seed": 2}]
-    assert results.markdown_table(rows, ["method", "seed", "return"], {"return": ".1f"}).splitlines() == [
+    assert tables.markdown_table(rows, ["method", "seed", "return"], {"return": ".1f"}).splitlines() == [
         "| method | seed | return |",
         "| :-- | --: | --: |",
         "| a\\|b | 1 | 1.2 |",
@@ -264,7 +265,7 @@ def test_the_papers_numbers_are_all_there() -> None:
 
 
 def test_provenance_names_versions_but_no_place() -> None:
-    record = results.provenance()
+    record = provenance.provenance()
     assert record["torch"].startswith("2")
     assert record["cpu_count"] == os.cpu_count()
     assert record["device"]
@@ -275,12 +276,12 @@ def test_provenance_names_versions_but_no_place() -> None:
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 def test_commit_is_that_of_the_checkout_that_tracks_the_package(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.delenv("COUNTERPOINT_COMMIT", raising=False)
-    module, table = tmp_path / "package" / "report" / "results.py", tmp_path / "table.csv"
+    module, table = tmp_path / "src" / "package" / "core" / "provenance.py", tmp_path / "table.csv"
     module.parent.mkdir(parents=True)
     for each in (module, table):
         each.write_text("one\n")
-    monkeypatch.setattr(results, "__file__", str(module))
-    assert results._commit() is None
+    monkeypatch.setattr(provenance, "__file__", str(module))
+    assert provenance._commit() is None
 
     def git(*arguments: str) -> str:
         identity = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
@@ -290,19 +291,19 @@ def test_commit_is_that_of_the_checkout_that_tracks_the_package(tmp_path: Path, 
 
     git("init", "-q")
     git("commit", "-q", "--allow-empty", "-m", "first")
-    assert results._commit() is None  # in a checkout, but not tracked by it
+    assert provenance._commit() is None  # in a checkout, but not tracked by it
     git("add", ".")
     git("commit", "-q", "-m", "second")
     git("tag", "-a", "v1", "-m", "an annotated tag must not stand in for the commit")
-    assert results._commit() == git("rev-parse", "HEAD")
+    assert provenance._commit() == git("rev-parse", "HEAD")
     table.write_text("two\n")
-    assert results._commit() == git("rev-parse", "HEAD"), "a run that writes its tables does not edit its code"
+    assert provenance._commit() == git("rev-parse", "HEAD"), "a run that writes its tables does not edit its code"
     module.write_text("two\n")
-    assert results._commit() == git("rev-parse", "HEAD") + "-dirty"
+    assert provenance._commit() == git("rev-parse", "HEAD") + "-dirty"
     monkeypatch.setattr(subprocess, "run", lambda *args, **kw: (_ for _ in ()).throw(FileNotFoundError("git")))
-    assert results._commit() is None
+    assert provenance._commit() is None
     monkeypatch.setenv("COUNTERPOINT_COMMIT", "told")
-    assert results._commit() == "told", "a copy without history is told its commit"
+    assert provenance._commit() == "told", "a copy without history is told its commit"
 
 
 @pytest.mark.parametrize(
@@ -318,5 +319,5 @@ def test_commit_is_that_of_the_checkout_that_tracks_the_package(tmp_path: Path, 
     ],
 )
 def test_one_commit_may_be_told_in_fewer_digits(one: str | None, other: str | None, same: bool) -> None:
-    assert results.same_commit(one, other) == same
-    assert results.same_commit(other, one) == same
+    assert same_commit(one, other) == same
+    assert same_commit(other, one) == same
