@@ -181,9 +181,8 @@ def _lloyd(mean: Float[Tensor, "n t"], count: int, seed: int, starts: int = 10) 
 
     count = min(count, len(mean.unique(dim=0)))
     fitted = KMeans(count, n_init=starts, random_state=seed % 2**31).fit(mean.numpy())  # pyright: ignore[reportArgumentType]
-    return _Clusters(
-        torch.as_tensor(fitted.cluster_centers_), torch.as_tensor(fitted.labels_).long(), float(fitted.inertia_)
-    )  # pyright: ignore[reportArgumentType]
+    assert fitted.inertia_ is not None
+    return _Clusters(torch.as_tensor(fitted.cluster_centers_), torch.as_tensor(fitted.labels_).long(), fitted.inertia_)
 
 
 def _check(subjects: int, count: int) -> None:
