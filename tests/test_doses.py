@@ -280,6 +280,15 @@ def test_a_bin_of_doses_that_differ_more_than_threefold_is_noted_with_better_cut
     assert finer.count > column.count
 
 
+def test_the_lowest_bin_of_given_doses_is_noted_too_unless_it_begins_at_zero() -> None:
+    low, high = [0.1, 0.2, 0.4], [1.0, 1.5, 2.0]
+    (note,) = Bins("dose", cuts=(1.0,)).fit("dose", np.array([0.0, *low, *high])).wide()
+    assert note.startswith("1 bin stands for doses of 'dose'")
+    assert note.endswith("--bins dose=0.2,1")
+    assert Bins("dose", cuts=(1.0,)).fit("dose", np.array([0.2, 0.4, *high])).wide() == []
+    assert Bins("dose", cuts=(1.0,), zero=False).fit("dose", np.array([0.0, *low, *high])).wide() == []
+
+
 def test_labels_have_ranges_and_a_question_may_leave_them_away() -> None:
     rows = load(ward(), action="dose", actions=Bins())
     plain, ranged = rows.schema.plain_labels(), rows.schema.labels()

@@ -129,13 +129,12 @@ class ActionColumn:
     def wide(self) -> list[str]:
         """A note where one dose stands for doses that differ more than `WIDE`-fold, with better cuts.
 
-        The lowest bin is no matter: all of its doses are small.
+        A bin that begins at 0 is left out: no cut makes its doses similar.
         """
-        given = [(low, high) for low, high in self.spans if high > 0]
-        broad = [(low, high) for low, high in given[1:] if low > 0 and high > WIDE * low]
+        broad = [(low, high) for low, high in self.spans if low > 0 and high > WIDE * low]
         if not broad:
             return []
-        cuts, top = list(self.cuts), given[-1][1]
+        cuts, top = list(self.cuts), self.spans[-1][1]
         for low, high in broad:
             pieces = math.ceil(math.log(high / low) / math.log(WIDE))
             cuts += [float(f"{low * (high / low) ** (k / pieces):.2g}") for k in range(1, pieces)]
