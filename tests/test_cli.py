@@ -318,8 +318,6 @@ COMMANDS = {
     "evaluate": "--run",
     "check-scm": "Run folder",
     "demo": "--run",
-    "bench": "counterfactuals",
-    "reproduce": "--pack-size",
 }
 
 
