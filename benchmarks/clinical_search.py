@@ -33,11 +33,16 @@ from counterpoint.learners.methods import unselected
 from counterpoint.models.base import Model
 from counterpoint.ope.true_return import returns, true_returns
 from counterpoint.simulation.trials import BehaviourPolicy
-from counterpoint.tasks import hiv, sepsis, tumour
+from counterpoint.tasks import (
+    hiv,
+    tumour,
+)
 from reproduction.behaviour import exploring
 from reproduction.measures.counterfactual_error import questions
 from reproduction.sepsis_arms import Q_LEARNING, SEARCH, SUPPORT_PRICE
 from reproduction.statistics import paired_difference
+from reproduction.tasks import sepsis
+from reproduction.true_model import TrueModel
 
 SUBJECTS = {"tumour": 200, "hiv": 200, "sepsis": 500}
 MODELS = {"truth": "the truth", "default": "the default SCM", "effects": "random effects"}
@@ -77,9 +82,7 @@ def trained(task: cp.KnownSCM, options: argparse.Namespace) -> BehaviourPolicy:
 
 def in_truth(search: cp.Search, task: cp.KnownSCM) -> cp.Search:
     """The same search in the simulator of the whole population."""
-    return replace(
-        search, model=cp.simulation.TrueModel(task, population=True), draws=None, starts=20, sees_factor=False
-    )
+    return replace(search, model=TrueModel(task, population=True), draws=None, starts=20, sees_factor=False)
 
 
 def against_the_truth(options: argparse.Namespace) -> dict[str, Any]:
@@ -144,8 +147,8 @@ class SepsisArms:
     """What is compared on one set of logs; all arms with a model share the one that is fitted first."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self.options, self.task = options, cp.tasks.SyntheticSepsis(sepsis.population(options.subjects, 0))
-        self.unseen = cp.tasks.SyntheticSepsis(sepsis.population(options.patients, derive(0, "unseen")))
+        self.options, self.task = options, sepsis.SyntheticSepsis(sepsis.population(options.subjects, 0))
+        self.unseen = sepsis.SyntheticSepsis(sepsis.population(options.patients, derive(0, "unseen")))
         logs = (
             cp.simulate(self.task, sepsis.physician(self.task), options.subjects, 20, seed) for seed in seeds(options)
         )

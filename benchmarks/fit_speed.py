@@ -22,8 +22,8 @@ from counterpoint.core.tables import markdown_table
 from counterpoint.data.transitions import Transitions
 from counterpoint.models.scm.density import default_scm, location_scale
 from counterpoint.simulation.augmentation import without_noise
-from counterpoint.tasks.synthetic import PROBLEMS
 from reproduction.counterfactuals import TASKS, log
+from reproduction.tasks.structural_problems import PROBLEMS
 
 DEFAULT, PEER, DOWHY = "default", "location-scale, one network", "DoWhy gcm"
 SEED = 150

@@ -34,7 +34,11 @@ from counterpoint.ope.problem import (
     resampled,
 )
 from counterpoint.tasks.base import KnownSCM
-from counterpoint.tasks.sepsis import SyntheticSepsis, physician, protocol
+from reproduction.tasks.sepsis import (
+    SyntheticSepsis,
+    physician,
+    protocol,
+)
 
 STEPS, COLUMNS, ACTIONS = 20, 46, 25
 FORMATTED = ("truth", "logged", "mean error", "mean |error|", "processor s")

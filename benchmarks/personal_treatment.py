@@ -27,6 +27,7 @@ from counterpoint.ope.true_return import returns
 from counterpoint.policies.base import Policy
 from counterpoint.simulation.rollout import Actor
 from counterpoint.tasks import tumour
+from reproduction.true_model import TrueModel
 
 COMMON, OWN = "best for all (truth)", "best for each (truth)"
 SEARCH = cp.Search(cp.RandomEffects())
@@ -65,7 +66,7 @@ class Study:
         """Searched in each population's own truth; the better of what is found and of two constant treatments."""
         values = []
         for task in (self.logged, self.unseen):
-            search = cp.Search(cp.simulation.TrueModel(task, population=True), draws=None, starts=20, sees_factor=False)
+            search = cp.Search(TrueModel(task, population=True), draws=None, starts=20, sees_factor=False)
             log = cp.simulate(
                 task, cp.random_policy(task), len(task.response.radio), 1, derive(self.job.seed, "starts")
             )

@@ -21,7 +21,7 @@ from counterpoint.cli.train import NO_MODEL
 from counterpoint.core.provenance import provenance
 from counterpoint.core.tables import markdown_table
 from counterpoint.run import Run
-from counterpoint.tasks import sepsis
+from reproduction.tasks import sepsis
 
 FITTED = 1000
 """Patients that the brief fits see."""
@@ -32,7 +32,7 @@ LEARNER = cp.learners.BCQ(learner=cp.D3QN((64, 64), cp.Schedule(steps=500), batc
 
 def make_run(folder: Path, patients: int) -> None:
     """Data, split, task, scm, check and policy of a ward that its physician treats."""
-    task = cp.tasks.SyntheticSepsis(sepsis.population(patients, 0))
+    task = sepsis.SyntheticSepsis(sepsis.population(patients, 0))
     rows = cp.simulate(task, sepsis.physician(task), patients, task.horizon, 0)
     run = Run(folder)
     run.start(rows, 0.2, 0)

@@ -30,11 +30,19 @@ from counterpoint.core.seeding import generator
 from counterpoint.core.tables import markdown_table, write_csv, write_json
 from counterpoint.models.base import Recipe
 from counterpoint.models.scm.base import StructuralCausalModel
-from counterpoint.tasks.sepsis import SyntheticSepsis, with_derived
-from counterpoint.tasks.sepsis_columns import COLUMNS, PLACE, constants, measured, standardised
+from counterpoint.sources.mimic.columns import CTRL46, PLACE
 from reproduction.measures.counterfactual_error import Questions, questions
 from reproduction.sepsis_arms import EFFECTS, changes_of
 from reproduction.sepsis_cohort import with_numbers
+from reproduction.tasks.sepsis import (
+    SyntheticSepsis,
+    with_derived,
+)
+from reproduction.tasks.sepsis_columns import (
+    constants,
+    measured,
+    standardised,
+)
 from reproduction.tasks.synthetic_cohort import SyntheticCohort
 
 
@@ -80,12 +88,12 @@ def tried(name: str, arm: Arm, training: cp.Transitions, asked: Questions, devic
     answer = model.imagine(rows, asked.action[:, None], generator(0, "imagine"), model.subjects(rows))[:, 0]
     yard = asked.yardstick
     verdict = cp.check_scm(model, rows, theta=model.subjects(rows))
-    columns = dict(zip(COLUMNS, yard.columns(answer, asked.truth).tolist(), strict=True))
+    columns = dict(zip(CTRL46, yard.columns(answer, asked.truth).tolist(), strict=True))
     return {
         "model": name, "error": yard.error(answer, asked.truth), "trust": verdict.trust,
         "processor_seconds": seconds, "rows": len(training.with_next()),
         "failed": "; ".join(finding.name for finding in verdict.findings if not finding.passed),
-        **{column: columns[column] for column, moved in zip(COLUMNS, yard.moved.tolist(), strict=True) if moved},
+        **{column: columns[column] for column, moved in zip(CTRL46, yard.moved.tolist(), strict=True) if moved},
     }  # fmt: skip
 
 

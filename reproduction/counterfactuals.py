@@ -31,7 +31,6 @@ from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks.base import KnownSCM
 from counterpoint.tasks.cartpole import CartPole
 from counterpoint.tasks.hiv import HIV
-from counterpoint.tasks.synthetic import PROBLEMS, SIMPSON_SYMPROD, TRIANGLE_NLIN, CausalSet, OneStep, sample
 from counterpoint.tasks.tumour import Tumour
 from reproduction.estimators import about_seconds, auto_candidates, estimators, fit_graphs, gap, quick_estimators
 from reproduction.experiment import Cell, Context, Experiment, Rows
@@ -39,6 +38,14 @@ from reproduction.measures.counterfactual_error import CounterfactualError, ques
 from reproduction.pages.counterfactuals import COLUMNS, Expected, counterfactual_errors, counterfactuals_page
 from reproduction.pages.tables import group_by, select, unique
 from reproduction.peers_dowhy import DoWhyGCM
+from reproduction.tasks.structural_problems import (
+    PROBLEMS,
+    SIMPSON_SYMPROD,
+    TRIANGLE_NLIN,
+    CausalSet,
+    OneStep,
+    sample,
+)
 
 NINE: dict[str, KnownSCM] = {**PROBLEMS, "cartpole": CartPole()}
 TASKS: dict[str, KnownSCM] = {**NINE, "tumour": Tumour(), "hiv": HIV()}

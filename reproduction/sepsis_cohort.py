@@ -23,7 +23,7 @@ from counterpoint.data.layout import Layout
 from counterpoint.data.tables.reading import read_table
 from counterpoint.data.transitions import Transitions, concatenate, held_out_subjects
 from counterpoint.simulation.augmentation import without_noise
-from counterpoint.tasks.sepsis import SyntheticSepsis
+from reproduction.tasks.sepsis import SyntheticSepsis
 from reproduction.tasks.synthetic_cohort import SyntheticCohort
 
 PATIENTS = 15_656

@@ -23,11 +23,15 @@ from counterpoint.ope.evaluation import (
 from counterpoint.ope.model_based import ModelEstimates
 from counterpoint.ope.result import Evaluation
 from counterpoint.ope.true_return import returns
-from counterpoint.tasks.sepsis import SyntheticSepsis, physician, population
 from reproduction.experiment import Rows
 from reproduction.measures.counterfactual_error import questions
 from reproduction.sepsis_arms import PHYSICIAN, Fitted, rows_for
 from reproduction.sepsis_cohort import Split
+from reproduction.tasks.sepsis import (
+    SyntheticSepsis,
+    physician,
+    population,
+)
 
 MOST_ROWS = 5000
 """The most held-out rows whose counterfactuals are compared with the truth."""

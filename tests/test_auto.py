@@ -21,7 +21,11 @@ from counterpoint.models.scm.density import DensitySCM
 from counterpoint.nets.laws import Gaussian, SkewedSpline
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Monitor, Schedule
-from counterpoint.tasks.synthetic import Additive, Bimodal, sample
+from reproduction.tasks.structural_problems import (
+    Additive,
+    Bimodal,
+    sample,
+)
 
 QUICK = DensitySCM(Gaussian(), 2, (16,), likelihood=Likelihood(Schedule(300, check_every=50), learning_rate=1e-2))
 PLAIN_OR_SKEWED = AutoSCM((QUICK, replace(QUICK, law=SkewedSpline())))

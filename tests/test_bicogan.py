@@ -23,7 +23,10 @@ from counterpoint.models.scm.bicogan_networks import (
 from counterpoint.models.scm.inversion import invert
 from counterpoint.nets.stacked import StackedBatchNorm, initialise
 from counterpoint.nets.training import Monitor, Schedule
-from counterpoint.tasks.synthetic import PROBLEMS, sample
+from reproduction.tasks.structural_problems import (
+    PROBLEMS,
+    sample,
+)
 
 SHAPES = False
 

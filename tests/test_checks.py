@@ -28,7 +28,8 @@ from counterpoint.models.scm.base import StructuralCausalModel, StructuralMechan
 from counterpoint.models.scm.density import location_scale
 from counterpoint.page.check_figure import check_figure
 from counterpoint.registry import load
-from counterpoint.tasks.synthetic import (
+from helpers.recipes import DENSITY, SCMS
+from reproduction.tasks.structural_problems import (
     PROBLEMS,
     Heteroscedastic,
     Independent,
@@ -37,7 +38,6 @@ from counterpoint.tasks.synthetic import (
     Triangular,
     sample,
 )
-from helpers.recipes import DENSITY, SCMS
 
 SHAPES = False
 

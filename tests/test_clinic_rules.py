@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from counterpoint.sources.mimic.columns import CTRL46
 from counterpoint.sources.mimic.imputation import imputed
 from counterpoint.sources.mimic.physiology import VARIABLES, completed, record
 from counterpoint.sources.mimic.scores import scores
-from counterpoint.tasks.sepsis_columns import COLUMNS
 
 HOURS = dict.fromkeys(VARIABLES, 1.0)
 
@@ -49,7 +49,7 @@ def test_held_out_rows_do_not_set_the_scale_in_which_rows_are_similar() -> None:
 def test_only_a_mean_pressure_below_70_has_a_point_that_the_dose_replaces(pressure: float, points: float) -> None:
     healthy = {"PaO2_FiO2": 450, "Platelets_count": 200, "Total_bili": 1, "GCS": 15, "Creatinine": 1, "HR": 70,
                "output_4hourly": 400, "Temp_C": 37, "RR": 16, "paCO2": 40, "WBC_count": 10, "mechvent": 1}  # fmt: skip
-    row = {**dict.fromkeys(COLUMNS, 0), **healthy, "MeanBP": pressure, "max_dose_vaso": 0.05}
+    row = {**dict.fromkeys(CTRL46, 0), **healthy, "MeanBP": pressure, "max_dose_vaso": 0.05}
     found = scores({name: np.array([float(value)]) for name, value in row.items()}, faithful=False)
     assert found["SOFA"][0] == points
     assert found["SOFA_with_dose"][0] == 3  # 3 for any vasopressor, in place of the point and not beside it.

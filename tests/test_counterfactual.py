@@ -22,8 +22,12 @@ from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Schedule
 from counterpoint.simulation.augmentation import Augmenter, Imaginer
 from counterpoint.tasks.base import Task
-from counterpoint.tasks.synthetic import Additive, Heteroscedastic, sample
 from helpers.recipes import BRIEF, DENSITY, MODELS, ROWS, SCMS
+from reproduction.tasks.structural_problems import (
+    Additive,
+    Heteroscedastic,
+    sample,
+)
 
 EXACT = [name for name in SCMS if name not in ("bicogan", "conditional bicogan's encoder")]
 """SCMs whose abduction is the inverse of their prediction."""

@@ -14,8 +14,13 @@ from counterpoint.data.transitions import Transitions
 from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks.base import KnownSCM
 from counterpoint.tasks.cartpole import CartPole
-from counterpoint.tasks.synthetic import Heteroscedastic, OneStep, Triangular, sample
 from reproduction.measures.counterfactual_error import Yardstick, counterfactual_error, questions, score
+from reproduction.tasks.structural_problems import (
+    Heteroscedastic,
+    OneStep,
+    Triangular,
+    sample,
+)
 
 
 @dataclass

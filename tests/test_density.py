@@ -37,7 +37,12 @@ from counterpoint.nets.likelihood import (
 )
 from counterpoint.nets.spline import SplineTable
 from counterpoint.nets.training import Schedule
-from counterpoint.tasks.synthetic import TRIANGLE_NLIN, Independent, Skewed, sample
+from reproduction.tasks.structural_problems import (
+    TRIANGLE_NLIN,
+    Independent,
+    Skewed,
+    sample,
+)
 
 LAWS = [Gaussian(), Spline(), SkewedSpline(), Mixture()]
 EVERY_LAW = pytest.mark.parametrize("law", LAWS, ids=lambda law: type(law).__name__)

@@ -11,9 +11,9 @@ from counterpoint.learners.search import SearchedPolicy
 from counterpoint.ope.model_based import MemberReturns, counterfactual_episodes, counterfactual_value, value_in_model
 from counterpoint.ope.problem import Episodes
 from counterpoint.simulation.rollout import Rollout, TaskSimulator
-from counterpoint.simulation.truth import TrueModel
 from helpers.recipes import BRIEF
 from helpers.tables import refused
+from reproduction.true_model import TrueModel
 
 TASK = cp.Ward()
 STEPS = 12

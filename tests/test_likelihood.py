@@ -18,8 +18,11 @@ from counterpoint.nets.likelihood import (
     held_out_last,
 )
 from counterpoint.nets.training import Monitor, Schedule
-from counterpoint.tasks.synthetic import Additive, sample
 from helpers.recipes import BRIEF, DENSITY
+from reproduction.tasks.structural_problems import (
+    Additive,
+    sample,
+)
 
 SEEDS = range(50)
 SHARES = pytest.mark.parametrize("share", [0.05, 0.15, 0.5, 0.9])

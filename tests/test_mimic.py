@@ -23,12 +23,11 @@ from counterpoint.cli.mirror import build
 from counterpoint.core.errors import CounterpointError
 from counterpoint.sources.mimic import reading
 from counterpoint.sources.mimic.cohort import SepsisCohort
-from counterpoint.sources.mimic.columns import FEATURES
+from counterpoint.sources.mimic.columns import CTRL46, FEATURES
 from counterpoint.sources.mimic.decisions import rewards, scaled
 from counterpoint.sources.mimic.imputation import imputed
 from counterpoint.sources.mimic.scores import published_sirs, published_sofa, scores
 from counterpoint.sources.mimic.steps import CohortStep, Workspace, workspace
-from counterpoint.tasks.sepsis_columns import COLUMNS
 from helpers.mimic_raw import RawMimic, at, ward
 
 SHAPES = False
@@ -69,9 +68,7 @@ def bloc(**values: float) -> dict[str, np.ndarray]:
     healthy = {"PaO2_FiO2": 450, "Platelets_count": 200, "Total_bili": 1, "MeanBP": 80, "max_dose_vaso": 0, "GCS": 15,
                "Creatinine": 1, "output_4hourly": 400, "Temp_C": 37, "HR": 80, "RR": 16, "paCO2": 40, "WBC_count": 10,
                "mechvent": 1}  # fmt: skip
-    return {
-        name: np.array([float(value)]) for name, value in {**dict.fromkeys(COLUMNS, 0), **healthy, **values}.items()
-    }
+    return {name: np.array([float(value)]) for name, value in {**dict.fromkeys(CTRL46, 0), **healthy, **values}.items()}
 
 
 @pytest.mark.parametrize(
@@ -119,7 +116,7 @@ def test_sirs_counts_its_limits_as_published_and_not_as_defined() -> None:
 
 
 def test_rewards_by_hand() -> None:
-    rows = pd.DataFrame({name: [0.0] * 5 for name in COLUMNS})
+    rows = pd.DataFrame({name: [0.0] * 5 for name in CTRL46})
     rows["SOFA"], rows["Arterial_lactate"] = [4.0, 4.0, 6.0, 0.0, 0.0], [2.0, 1.0, 1.0, 1.0, 3.0]
     last = np.array([False, False, True, False, True])
     died = np.array([True, True, True, False, False])

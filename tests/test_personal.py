@@ -18,10 +18,10 @@ from counterpoint.ope.problem import Episodes
 from counterpoint.ope.true_return import true_returns
 from counterpoint.policies.base import joint_actor
 from counterpoint.policies.personal import PersonalPolicy
-from counterpoint.simulation.truth import TrueModel
 from helpers.effects import by_hand, generator, logged
 from helpers.personal import DOSES, GROUPED, MODEL, ROWS, SEARCH, TASK, TwoKinds
 from helpers.tables import refused
+from reproduction.true_model import TrueModel
 
 SHAPES = False
 

@@ -41,13 +41,13 @@ from counterpoint.page.recipes import lines_of
 from counterpoint.page.severity import medians, severity_of
 from counterpoint.policies.personal import PersonalPolicy
 from counterpoint.run import Run
-from counterpoint.tasks import sepsis
 from counterpoint.tasks.base import Task
 from counterpoint.tasks.cartpole import CartPole
 from helpers.cli import command
 from helpers.personal import GROUPED, ROWS, TASK
 from helpers.recipes import BRIEF, DENSITY, POLICY
 from helpers.recipes import ROWS as CONTINUOUS
+from reproduction.tasks import sepsis
 
 SHAPES = False
 
@@ -395,7 +395,7 @@ def test_the_mean_of_episodes_has_the_interval_of_its_subjects() -> None:
 
 @pytest.fixture(scope="module")
 def septic() -> cp.Transitions:
-    task = cp.tasks.SyntheticSepsis(sepsis.population(60, 0))
+    task = sepsis.SyntheticSepsis(sepsis.population(60, 0))
     return cp.simulate(task, sepsis.physician(task), 60, 6, 0)
 
 
@@ -474,7 +474,7 @@ def test_rare_levels_stay_unnamed_in_a_rule(run: Path) -> None:
 
 
 def test_settings_show_every_field_and_no_number_of_a_subject() -> None:
-    task = cp.tasks.SyntheticSepsis(sepsis.population(20, 0))
+    task = sepsis.SyntheticSepsis(sepsis.population(20, 0))
     said = dict(lines_of("kind", task))
     assert said["kind"] == "SyntheticSepsis"
     assert said["end_reward"] == "15"

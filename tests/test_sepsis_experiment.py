@@ -14,7 +14,6 @@ from counterpoint.core.artifacts import read_json
 from counterpoint.core.errors import CounterpointError
 from counterpoint.core.seeding import derive
 from counterpoint.core.tables import read_csv
-from counterpoint.tasks.sepsis import population
 from helpers.sepsis_experiment import BRIEFLY, TINY
 from reproduction.command import Reproduce
 from reproduction.executors import InProcess
@@ -30,6 +29,7 @@ from reproduction.sepsis_arms import (
 from reproduction.sepsis_behaviour import action_counts, discounted, dose_differences, mean_values, mortality_by_return
 from reproduction.sepsis_cohort import Split, SyntheticPatients, TableCohort, one_ending, with_numbers
 from reproduction.sepsis_evaluation import true_values
+from reproduction.tasks.sepsis import SyntheticSepsis, population
 
 POLICIES = "D3QN", "CTRL_g", "CTRL_g + search", PAPER_P, CTRL_P, "CTRL_p + search"
 
@@ -163,12 +163,12 @@ def _looks_right(out: Path, cells: list[dict[str, Any]]) -> None:
 
 
 def test_true_values_are_of_the_same_unseen_patients(rows: cp.Transitions) -> None:
-    task = cp.tasks.SyntheticSepsis()
+    task = SyntheticSepsis()
     learner = replace(TINY.learner, schedule=cp.Schedule(steps=2))
     policy = learner.fit(Split.of(rows, 0).train, task)
     found = true_values(Fitted(None, {}, {"one": policy, "two": policy}), 200)  # pyright: ignore[reportArgumentType]
     assert found["one"] == found["two"] != found[PHYSICIAN]
-    unseen = cp.tasks.SyntheticSepsis(population(200, derive(0, "unseen patients")))
+    unseen = SyntheticSepsis(population(200, derive(0, "unseen patients")))
     assert found["one"] == pytest.approx(float(cp.true_return(policy, unseen, 200, 0).mean()), abs=1e-4)
 
 

@@ -13,7 +13,9 @@ from counterpoint.core.seeding import generator
 from counterpoint.data.transitions import Transitions
 from counterpoint.ope.true_return import returns
 from counterpoint.policies.rule import is_ordered
-from counterpoint.tasks.sepsis import (
+from counterpoint.sources.mimic.columns import CTRL46, PLACE
+from counterpoint.sources.mimic.scores import sirs, sofa
+from reproduction.tasks.sepsis import (
     DOSES,
     SepsisResponse,
     SyntheticSepsis,
@@ -22,7 +24,12 @@ from counterpoint.tasks.sepsis import (
     population,
     protocol,
 )
-from counterpoint.tasks.sepsis_columns import COLUMNS, MOVING, PLACE, STATIC, TABLE, sirs, sofa, standardised
+from reproduction.tasks.sepsis_columns import (
+    MOVING,
+    STATIC,
+    TABLE,
+    standardised,
+)
 
 TASK = SyntheticSepsis(population(120, 0))
 LOG = cp.simulate(TASK, physician(TASK), 120, TASK.horizon, seed=0)
@@ -53,11 +60,11 @@ def always(fluid: int, vasopressor: int) -> object:
 
 
 def test_the_columns_are_the_46_of_the_feature_set() -> None:
-    assert len(COLUMNS) == len(set(COLUMNS)) == 46
+    assert len(CTRL46) == len(set(CTRL46)) == 46
     derived = {"SOFA", "SIRS", "Shock_Index", "paO2", "output_total"}
-    assert {*MOVING, *STATIC, *derived, "gender", "mechvent"} == set(COLUMNS)
-    assert {COLUMNS[i] for i in TASK.schema.static} == {"age", "gender", "Weight_kg", "elixhauser"}
-    assert [COLUMNS[i] for i, count in TASK.schema.categories if count == 2] == ["gender", "mechvent"]
+    assert {*MOVING, *STATIC, *derived, "gender", "mechvent"} == set(CTRL46)
+    assert {CTRL46[i] for i in TASK.schema.static} == {"age", "gender", "Weight_kg", "elixhauser"}
+    assert [CTRL46[i] for i, count in TASK.schema.categories if count == 2] == ["gender", "mechvent"]
     assert LOG.schema == TASK.schema
 
 

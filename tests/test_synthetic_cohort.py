@@ -17,7 +17,7 @@ from counterpoint.core.errors import CounterpointError
 from counterpoint.data.tables.clock import changes
 from counterpoint.data.transitions import Transitions
 from counterpoint.sources.mimic.columns import CTRL46, DOSES
-from counterpoint.tasks.sepsis import DOSES as DRUGS
+from reproduction.tasks.sepsis import DOSES as DRUGS
 from reproduction.tasks.synthetic_cohort import SyntheticCohort
 
 COHORT = SyntheticCohort(patients=120, seed=3)

@@ -19,10 +19,19 @@ from counterpoint.ope.true_return import true_return
 from counterpoint.simulation.gym import SCMEnv
 from counterpoint.simulation.rollout import TaskSimulator
 from counterpoint.simulation.trials import random_policy, simulate, simulate_population, trial_subset
-from counterpoint.tasks import hiv, synthetic, tumour
+from counterpoint.tasks import (
+    hiv,
+    tumour,
+)
 from counterpoint.tasks.cartpole import PLANETS, CartPole
-from counterpoint.tasks.synthetic import PROBLEMS, SIMPSON_SYMPROD, TRIANGLE_NLIN, sample
 from helpers.recipes import BRIEF, DENSITY
+from reproduction.tasks import structural_problems as synthetic
+from reproduction.tasks.structural_problems import (
+    PROBLEMS,
+    SIMPSON_SYMPROD,
+    TRIANGLE_NLIN,
+    sample,
+)
 
 
 def stays() -> Transitions:

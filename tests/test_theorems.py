@@ -16,7 +16,11 @@ from counterpoint.learners.d3qn import D3QN
 from counterpoint.nets.training import Schedule
 from counterpoint.simulation.augmentation import Augmenter, Imaginer
 from counterpoint.tasks.base import Task
-from counterpoint.tasks.synthetic import Heteroscedastic, RotatingMixing, Skewed
+from reproduction.tasks.structural_problems import (
+    Heteroscedastic,
+    RotatingMixing,
+    Skewed,
+)
 
 SHAPES = False
 

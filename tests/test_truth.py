@@ -8,8 +8,8 @@ import counterpoint as cp
 from counterpoint.data.jobs import Job
 from counterpoint.nets.training import Schedule
 from counterpoint.simulation.models import ModelSimulator
-from counterpoint.simulation.truth import TrueModel
 from counterpoint.tasks.tumour import Tumour, population
+from reproduction.true_model import TrueModel
 
 SHAPES = False
 TASK = Tumour(response=population(12, 0))

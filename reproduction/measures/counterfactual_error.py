@@ -89,7 +89,7 @@ def counterfactual_error(model: Imaginer, task: KnownSCM, rows: Transitions, see
 
     Example:
         >>> from counterpoint.models.scm.density import location_scale
-        >>> from counterpoint.tasks.synthetic import Additive, sample
+        >>> from reproduction.tasks.structural_problems import Additive, sample
         >>> model = location_scale().fit(sample(Additive(), rows=1000, seed=0))
         >>> counterfactual_error(model, Additive(), sample(Additive(), rows=2000, seed=1)).error < 0.2
         True

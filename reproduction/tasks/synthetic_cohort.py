@@ -21,7 +21,14 @@ from counterpoint.sources.mimic.cohort import write_parquet
 from counterpoint.sources.mimic.columns import CTRL46, WHOLE
 from counterpoint.sources.mimic.columns import DOSES as AMOUNTS
 from counterpoint.sources.mimic.decisions import training_patients
-from counterpoint.tasks.sepsis import ACTIONS, COMPUTED, DOSES, SyntheticSepsis, physician, population
+from reproduction.tasks.sepsis import (
+    ACTIONS,
+    COMPUTED,
+    DOSES,
+    SyntheticSepsis,
+    physician,
+    population,
+)
 
 FLAGS = ("gender", "mechvent")
 

@@ -55,10 +55,8 @@ CLASSES = {
     "counterpoint.simulation.models": "FreshNoise NoisePool",
     "counterpoint.simulation.objectives": "LowerBound MeanReturn WorstShare",
     "counterpoint.simulation.selection": "CheckpointSelection",
-    "counterpoint.simulation.truth": "TrueModel",
     "counterpoint.tasks.cartpole": "CartPole",
     "counterpoint.tasks.hiv": "HIV HIVResponse",
-    "counterpoint.tasks.sepsis": "SepsisResponse SyntheticSepsis",
     "counterpoint.tasks.tumour": "Tumour TumourResponse",
     "counterpoint.tasks.ward": "Ward",
 }

@@ -20,7 +20,10 @@ from counterpoint.nets.laws import Gaussian, Mixture, Spline
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Schedule
 from counterpoint.tasks.base import Task
-from counterpoint.tasks.synthetic import Independent, sample
+from reproduction.tasks.structural_problems import (
+    Independent,
+    sample,
+)
 
 BRIEF = Likelihood(Schedule(steps=20, check_every=10), batch=32)
 ROWS = sample(Independent(), 120, 0)

@@ -14,4 +14,3 @@ from counterpoint.simulation.selection import CheckpointSelection as CheckpointS
 from counterpoint.simulation.trials import random_policy as random_policy
 from counterpoint.simulation.trials import simulate as simulate
 from counterpoint.simulation.trials import trial_subset as trial_subset
-from counterpoint.simulation.truth import TrueModel as TrueModel

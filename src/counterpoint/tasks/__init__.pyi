@@ -5,8 +5,6 @@ from counterpoint.tasks.base import Task as Task
 from counterpoint.tasks.cartpole import CartPole as CartPole
 from counterpoint.tasks.hiv import HIV as HIV
 from counterpoint.tasks.hiv import HIVResponse as HIVResponse
-from counterpoint.tasks.sepsis import SepsisResponse as SepsisResponse
-from counterpoint.tasks.sepsis import SyntheticSepsis as SyntheticSepsis
 from counterpoint.tasks.tumour import Tumour as Tumour
 from counterpoint.tasks.tumour import TumourResponse as TumourResponse
 from counterpoint.tasks.ward import Ward as Ward

@@ -1,4 +1,1 @@
-"""Build a table of stays, blocs and doses from the raw tables of MIMIC-III, to be read like any user's table.
-
-Scores and reward of a septic patient are those of `counterpoint.tasks`.
-"""
+"""Build a table of stays, blocs and doses from the raw tables of MIMIC-III, to be read like any user's table."""

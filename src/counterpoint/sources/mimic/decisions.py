@@ -19,7 +19,7 @@ from counterpoint.data.doses import Bins
 from counterpoint.data.tables.clock import changes
 from counterpoint.data.transitions import held_out_subjects
 from counterpoint.sources.mimic.columns import COMPUTED, CTRL46, DOSES, WHOLE
-from counterpoint.tasks.sepsis import SyntheticSepsis
+from counterpoint.sources.mimic.scores import raghu_reward
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 RewardRule = Literal["raghu", "komorowski"]
 ACTIONS = ("input_4hourly", "max_dose_vaso")
 OUTCOME = {"raghu": "died_in_hosp", "komorowski": "mortality_90d"}
+RAGHU = 15.0
+"""Reward of a survivor's last row; `raghu_reward` before it."""
 KOMOROWSKI = 100.0
 """Reward of a survivor's last row; 0 before it."""
 FLAGS = ("gender", "mechvent", "re_admission")
@@ -84,12 +86,11 @@ def _ends(rows: "pd.DataFrame", rule: RewardRule) -> dict[str, np.ndarray]:
 
 def rewards(rows: "pd.DataFrame", last: np.ndarray, died: np.ndarray, rule: RewardRule) -> np.ndarray:
     """Return the reward of each row; that of a stay's last row is the reward of its end only."""
-    task = SyntheticSepsis()
     if rule == "komorowski":
         return np.where(last, np.where(died, -KOMOROWSKI, KOMOROWSKI), 0.0)
     state = torch.tensor(rows[list(CTRL46)].to_numpy(float), dtype=torch.float32)
-    shaped = task.reward(state, torch.zeros(len(state), 1), state.roll(-1, 0)).double().numpy()
-    return np.where(last, np.where(died, -task.end_reward, task.end_reward), shaped)
+    shaped = raghu_reward(state, state.roll(-1, 0)).double().numpy()
+    return np.where(last, np.where(died, -RAGHU, RAGHU), shaped)
 
 
 def _single(rows: "pd.DataFrame") -> "pd.DataFrame":

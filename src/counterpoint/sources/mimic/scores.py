@@ -5,7 +5,7 @@ of 12 or creatinine of 5 fall into no class, and the score of such a row is 0. I
 and does not distinguish ventilated patients. The score in the state includes the dose of vasopressor of the same bloc,
 so the action is part of the state in which it is chosen.
 
-`corrected` is the score of Vincent et al. 1996 and Bone et al. 1992 as the synthetic ward computes it, without the
+`sofa` and `sirs` are the scores of Vincent et al. 1996 and Bone et al. 1992 on tensors, without the
 dose: pressure counts 1 at most. The definition of sepsis still uses the score with the dose.
 """
 
@@ -13,8 +13,12 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
-from counterpoint.tasks.sepsis_columns import COLUMNS, sirs, sofa
+from counterpoint.data.shapes import Reward, State
+from counterpoint.data.spaces import constant
+from counterpoint.sources.mimic.columns import CTRL46, PLACE
 
 Columns = Mapping[str, np.ndarray]
 MISSED = -1
@@ -38,7 +42,7 @@ def scores(columns: Columns, faithful: bool) -> dict[str, np.ndarray]:
         points = published_sofa(columns)
         return {"SOFA": points, "SIRS": published_sirs(columns), "SOFA_with_dose": points}
     # Single precision, as the classes' limits are: a creatinine of 1.2 is one of at least 1.2.
-    state = torch.from_numpy(np.column_stack([columns.get(n, np.zeros(len(columns["HR"]))) for n in COLUMNS])).float()
+    state = torch.from_numpy(np.column_stack([columns.get(n, np.zeros(len(columns["HR"]))) for n in CTRL46])).float()
     points = sofa(state).double().numpy()
     pressure = (columns["MeanBP"] < 70).astype(float)
     return {
@@ -97,3 +101,64 @@ def _highest(*classes: np.ndarray) -> np.ndarray:
     for number, holds in enumerate(classes):
         points[holds] = number
     return points
+
+
+def sofa(state: State) -> Float[Tensor, "*n"]:
+    """Return the organ failure score SOFA of states with the columns `CTRL46`, 0 to 21, without the dose.
+
+    Low pressure counts 1 at most, so that the dose of the same step is not part of the score.
+
+    Vincent et al., Intensive Care Medicine 22, 1996.
+    """
+    at = lambda name: state[..., PLACE[name]]
+    lung = _cuts_above(at("PaO2_FiO2"), (400, 300, 200, 100))
+    lung = torch.where(at("mechvent") > 0.5, lung, lung.clamp(max=2))
+    brain = _cuts_above(at("GCS"), (14.5, 12.5, 9.5, 5.5))
+    blood = _cuts_above(at("Platelets_count"), (150, 100, 50, 20))
+    liver = _cuts_reached(at("Total_bili"), (1.2, 2, 6, 12))
+    kidney = _cuts_reached(at("Creatinine"), (1.2, 2, 3.5, 5)).maximum(_urine_points(at("output_4hourly")))
+    return lung + brain + blood + liver + kidney + (at("MeanBP") < 70).to(state)
+
+
+def _urine_points(output: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    """Return 3 points below 500 mL a day, 4 below 200."""
+    return 3 * (6 * output < 500).to(output) + (6 * output < 200).to(output)
+
+
+def sirs(state: State) -> Float[Tensor, "*n"]:
+    """Return the number of criteria of the systemic inflammatory response, 0 to 4 (Bone et al., Chest 101, 1992)."""
+    at = lambda name: state[..., PLACE[name]]
+    criteria = (
+        (at("Temp_C") > 38) | (at("Temp_C") < 36),
+        at("HR") > 90,
+        (at("RR") > 20) | (at("paCO2") < 32),
+        (at("WBC_count") > 12) | (at("WBC_count") < 4),
+    )
+    return torch.stack(criteria, -1).to(state).sum(-1)
+
+
+def _cuts_reached(value: Float[Tensor, "*n"], cuts: tuple[float, ...]) -> Float[Tensor, "*n"]:
+    """Count the cuts that a value reaches."""
+    return (value[..., None] >= constant(cuts, value.device)).to(value).sum(-1)
+
+
+def _cuts_above(value: Float[Tensor, "*n"], cuts: tuple[float, ...]) -> Float[Tensor, "*n"]:
+    """Count the cuts that lie above a value."""
+    return (value[..., None] < constant(cuts, value.device)).to(value).sum(-1)
+
+
+def raghu_reward(
+    state: State,
+    next_state: State,
+    same_sofa: float = -0.025,
+    sofa_change: float = -0.125,
+    lactate_change: float = -2.0,
+) -> Reward:
+    """Return the intermediate reward of Raghu et al. 2017: a falling SOFA score and a falling lactate are rewarded.
+
+    r = same_sofa·1[SOFA' = SOFA > 0] + sofa_change·(SOFA' − SOFA) + lactate_change·tanh(lactate' − lactate)
+    """
+    before, after = state[..., PLACE["SOFA"]], next_state[..., PLACE["SOFA"]]
+    same = (before == after) & (after != 0)
+    lactate = next_state[..., PLACE["Arterial_lactate"]] - state[..., PLACE["Arterial_lactate"]]
+    return same_sofa * same + sofa_change * (after - before) + lactate_change * lactate.tanh()

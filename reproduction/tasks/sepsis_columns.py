@@ -18,16 +18,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from counterpoint.data.shapes import State
-from counterpoint.data.spaces import constant
+from counterpoint.sources.mimic.columns import PLACE
 
-COLUMNS = (
-    "Albumin", "Arterial_BE", "Arterial_lactate", "Arterial_pH", "BUN", "CO2_mEqL", "Calcium", "Chloride", "Creatinine",
-    "DiaBP", "FiO2_1", "GCS", "Glucose", "HCO3", "HR", "Hb", "INR", "Ionised_Ca", "Magnesium", "MeanBP", "PT", "PTT",
-    "PaO2_FiO2", "Platelets_count", "Potassium", "RR", "SGOT", "SGPT", "SIRS", "SOFA", "Shock_Index", "Sodium", "SpO2",
-    "SysBP", "Temp_C", "Total_bili", "WBC_count", "Weight_kg", "age", "elixhauser", "gender", "mechvent",
-    "output_4hourly", "output_total", "paCO2", "paO2",
-)  # fmt: skip
-PLACE = {name: i for i, name in enumerate(COLUMNS)}
 DRIVERS = ("inflammation", "hypotension", "ventilated")
 
 
@@ -183,45 +175,3 @@ def measured(z: Float[Tensor, "*n moving"]) -> Float[Tensor, "*n moving"]:
     y = c.centre + c.spread * z
     x = torch.where(c.log, y.clamp(max=20).exp(), torch.where(c.logit, c.low + (c.high - c.low) * y.sigmoid(), y))
     return x.clamp(c.low, c.high)
-
-
-def sofa(state: State) -> Float[Tensor, "*n"]:
-    """The organ failure score, 0 to 21; pressure counts 1 at most, so that the dose given now is not part of it.
-
-    Vincent et al., Intensive Care Medicine 22, 1996.
-    """
-    at = lambda name: state[..., PLACE[name]]
-    lung = _below(at("PaO2_FiO2"), (400, 300, 200, 100))
-    lung = torch.where(at("mechvent") > 0.5, lung, lung.clamp(max=2))
-    brain = _below(at("GCS"), (14.5, 12.5, 9.5, 5.5))
-    blood = _below(at("Platelets_count"), (150, 100, 50, 20))
-    liver = _from(at("Total_bili"), (1.2, 2, 6, 12))
-    kidney = _from(at("Creatinine"), (1.2, 2, 3.5, 5)).maximum(_urine_points(at("output_4hourly")))
-    return lung + brain + blood + liver + kidney + (at("MeanBP") < 70).to(state)
-
-
-def _urine_points(output: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-    """3 points below 500 mL a day, 4 below 200."""
-    return 3 * (6 * output < 500).to(output) + (6 * output < 200).to(output)
-
-
-def sirs(state: State) -> Float[Tensor, "*n"]:
-    """Criteria of the systemic inflammatory response, 0 to 4 (Bone et al., Chest 101, 1992)."""
-    at = lambda name: state[..., PLACE[name]]
-    criteria = (
-        (at("Temp_C") > 38) | (at("Temp_C") < 36),
-        at("HR") > 90,
-        (at("RR") > 20) | (at("paCO2") < 32),
-        (at("WBC_count") > 12) | (at("WBC_count") < 4),
-    )
-    return torch.stack(criteria, -1).to(state).sum(-1)
-
-
-def _from(value: Float[Tensor, "*n"], cuts: tuple[float, ...]) -> Float[Tensor, "*n"]:
-    """How many cuts a value reaches."""
-    return (value[..., None] >= constant(cuts, value.device)).to(value).sum(-1)
-
-
-def _below(value: Float[Tensor, "*n"], cuts: tuple[float, ...]) -> Float[Tensor, "*n"]:
-    """How many cuts a value stays below."""
-    return (value[..., None] < constant(cuts, value.device)).to(value).sum(-1)

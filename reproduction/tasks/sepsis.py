@@ -30,17 +30,15 @@ from counterpoint.data.schema import Column, Schema
 from counterpoint.data.shapes import Action, Flag, Noise, Reward, State
 from counterpoint.data.spaces import constant
 from counterpoint.data.transitions import GOES_ON
+from counterpoint.sources.mimic.columns import CTRL46, PLACE
+from counterpoint.sources.mimic.scores import raghu_reward, sirs, sofa
 from counterpoint.tasks.base import Conclusion, KnownSCM
-from counterpoint.tasks.sepsis_columns import (
-    COLUMNS,
+from reproduction.tasks.sepsis_columns import (
     MOVING,
-    PLACE,
     STATIC,
     TABLE,
     constants,
     measured,
-    sirs,
-    sofa,
     standardised,
 )
 
@@ -112,7 +110,7 @@ class SyntheticSepsis(KnownSCM):
         check_settings(self)
 
     actions = ACTIONS
-    state_names = COLUMNS
+    state_names = CTRL46
     outcome_names = ("died", "survived")
     noise_width = len(TABLE) + 1
 
@@ -144,10 +142,7 @@ class SyntheticSepsis(KnownSCM):
 
     def reward(self, state: State, action: Action, next_state: State) -> Reward:
         """What a step is worth after which the patient stays: a falling SOFA score and a falling lactate."""
-        before, after = state[..., PLACE["SOFA"]], next_state[..., PLACE["SOFA"]]
-        same = (before == after) & (after != 0)
-        lactate = next_state[..., PLACE["Arterial_lactate"]] - state[..., PLACE["Arterial_lactate"]]
-        return self.same_sofa * same + self.sofa_change * (after - before) + self.lactate_change * lactate.tanh()
+        return raghu_reward(state, next_state, self.same_sofa, self.sofa_change, self.lactate_change)
 
     def terminated(self, next_state: State) -> Flag:
         """What has no next state is over; of the rest `expected` tells the probability."""
@@ -166,7 +161,7 @@ class SyntheticSepsis(KnownSCM):
 
     def initial(self, count: int, generator: torch.Generator) -> Float[Tensor, "n 46"]:
         """Feverish patients of an ordinary response, after some untreated hours."""
-        state = torch.zeros(count, len(COLUMNS))
+        state = torch.zeros(count, len(CTRL46))
         for name, (_, centre, spread, limits) in STATIC.items():
             state[:, PLACE[name]] = (centre + spread * torch.randn(count, generator=generator)).clamp(*limits)
         state[:, PLACE["elixhauser"]] = state[:, PLACE["elixhauser"]].round()
@@ -224,7 +219,7 @@ def hypotension(state: State) -> Float[Tensor, "*n"]:
 
 def with_derived(state: State) -> State:
     """The state with the columns that others determine, made anew so that gradients pass."""
-    now = dict(zip(COLUMNS, state.unbind(-1), strict=True))
+    now = dict(zip(CTRL46, state.unbind(-1), strict=True))
     derived = {
         "paO2": now["PaO2_FiO2"] * now["FiO2_1"],
         "Shock_Index": now["HR"] / now["SysBP"],
@@ -240,7 +235,7 @@ def _columns() -> tuple[Column, ...]:
     units |= {"paO2": "mmHg", "output_total": "mL"}
     levels = {"gender": ("male", "female"), "mechvent": ("no", "yes")}
     fixed = {*STATIC, "gender"}
-    return tuple(Column(name, levels.get(name, ()), units.get(name, ""), name in fixed) for name in COLUMNS)
+    return tuple(Column(name, levels.get(name, ()), units.get(name, ""), name in fixed) for name in CTRL46)
 
 
 def _bounds() -> tuple[tuple[str, float, float], ...]:
