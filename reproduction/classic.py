@@ -83,7 +83,9 @@ def problems() -> dict[str, Problem]:
     }
 
 
-def _search(rule: OrderedDose | ScoredActions, optimizer: CrossEntropy, rounds: Positive, horizon: Count = 0) -> Search:
+def _search(
+    rule: OrderedDose | ScoredActions, optimizer: CrossEntropy, rounds: Positive, horizon: Count | None = None
+) -> Search:
     schedule = Schedule(steps=rounds, check_every=5, log_every=5)
     return Search(
         MODEL,
