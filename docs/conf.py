@@ -28,7 +28,7 @@ include_patterns = [
 ]
 exclude_patterns = [".*", "runs", "src", "tests", "benchmarks", "tools", "docs/_build"]
 
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_heading_anchors = 3
 suppress_warnings = ["toc.not_included"]
 
