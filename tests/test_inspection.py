@@ -62,8 +62,8 @@ def calm(found: Inspection, words: str) -> bool:
 
 @pytest.mark.parametrize(("patients", "said"), [(240, True), (250, False)])
 def test_too_few_subjects_for_a_verdict_are_said_before_the_work(patients: int, said: bool) -> None:
-    page = inspect(ward(patients)).page()
-    assert ("A verdict needs 50 subjects that a policy has not learned from; 20% of 240 are 48." in page) == said
+    page = check(ward(patients)).page()
+    assert ("A verdict needs 50 held-out subjects; 20% of 240 are 48." in page) == said
     assert ("Too few subjects for a verdict" in page) == said
 
 
@@ -699,6 +699,44 @@ def test_what_the_flags_settle_stands_apart() -> None:
     page = check(frame, action=["dose", "drug"]).page()
     mend, settled = page.index("To correct or to decide"), page.index("Settled by the flags")
     assert mend < page.index("'drug' never changes") < settled < page.index("--bins dose=5")
+
+
+def test_a_guessed_state_that_determines_what_comes_later_is_left_out_with_its_reason() -> None:
+    frame = ward(patients=60)
+    frame["score"] = frame.groupby("patient_id")["heart_rate"].shift(-1).fillna(80.0)
+    for declared in ({}, {"state": ["heart_rate", "lactate", "score"]}):
+        found = check(frame, **declared)
+        assert ("score" in found.choices["state"]) == bool(declared)
+    found = check(frame)
+    assert "score" not in found.flags()
+    assert "score" not in found.study()
+    assert fact(found, "score").role == ""
+    assert fact(found, "score").note.startswith("known only later: equals 'heart_rate' of the next row")
+    assert problem(found, "column 'score' left out").flag == "it is left out"
+    assert not any("score" in note for note in found.trial.notes)
+    assert found.trial.states == 3
+
+
+def test_quantiles_need_ten_subjects_beyond_each_and_isolated_values_are_counted() -> None:
+    """Values 1 to 201, a subject each: 11 are up to the 5% quantile, which is 11, and 11 from 191 on; of 101, six."""
+    for patients, shown in ((201, True), (101, False)):
+        frame = ward(patients=patients, hours=2)
+        frame["lactate"] = np.repeat(np.arange(patients), 2) + 1.0
+        found = check(frame, subject="patient_id", state=["heart_rate", "lactate"])
+        column = fact(found, "lactate")
+        assert (column.low is not None) == (column.high is not None) == shown
+        if shown:
+            assert (column.low, column.high) == (11.0, 191.0)
+            assert "11 to 191" in found.page()
+    assert fact(found, "patient_id").low is None
+    frame = ward(patients=40)
+    frame["lactate"] = 1 + frame["lactate"] % 1
+    frame.loc[[3, 50], "lactate"] = 9999.0, 90.0
+    found = check(frame)
+    assert fact(found, "lactate").isolated == 2
+    assert fact(found, "heart_rate").isolated == 0
+    plain = next(column for column in found.to_json()["columns"] if column["name"] == "lactate")
+    assert (plain["isolated"], plain["low"] is None) == (2, False)
 
 
 def test_tables_are_aligned() -> None:

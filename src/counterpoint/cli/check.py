@@ -43,15 +43,27 @@ class Check:
 
     def execute(self) -> None:
         from counterpoint.core.artifacts import write_text
-        from counterpoint.data.tables.inspection import LEGEND, MEANS, check, column_rows, sections, summary
+        from counterpoint.data.tables.inspection import (
+            ISOLATED,
+            LEGEND,
+            MEANS,
+            QUANTILES,
+            check,
+            column_rows,
+            sections,
+            summary,
+        )
 
         roles = ("subject", "time", "state", "action", "reward", "done", "episode", "encoding")
         inspection = check(self.table, **{role: getattr(self, role) for role in roles})
         say(f"{self.table}: {summary(inspection)}\n")
         rows = column_rows(inspection)
-        if CONSOLE.width < 110:
-            rows = [{name: cell for name, cell in row.items() if name != MEANS} for row in rows]
-        show(rows, "columns")
+        if CONSOLE.width < 125:
+            numbers = (MEANS, QUANTILES, ISOLATED)
+            show([{name: cell for name, cell in row.items() if name not in numbers} for row in rows], "columns")
+            rows = [{name: row[name] for name in ("column", *numbers)} for row in rows if row[ISOLATED]]
+        if rows:
+            show(rows, "numbers" if CONSOLE.width < 125 else "columns")
         say(LEGEND)
         for title, text in sections(inspection).items():
             say(f"\n{title}\n{text}")

@@ -72,6 +72,16 @@ def odd_rewards(name: str, values: np.ndarray, ends: np.ndarray, subject: np.nda
     return []
 
 
+def isolated_values(values: np.ndarray) -> int:
+    """Count the values far from all others: codes for missing ones, a few below 0, and a few many times the rest."""
+    values = values[~np.isnan(values)]
+    if len(values) < 10 or len(np.unique(values)) < 3:
+        return 0
+    coded = _coded(values)
+    rest = values[~coded]
+    return int(coded.sum()) + (_count_below(rest) + _count_large(rest, ISOLATED) if len(rest) else 0)
+
+
 def _coded(values: np.ndarray) -> np.ndarray:
     """Which values are codes for missing ones."""
     odd = np.zeros(len(values), dtype=bool)
@@ -101,11 +111,18 @@ def _codes(name: str, values: np.ndarray) -> list[str]:
 
 def _negative(name: str, values: np.ndarray) -> list[str]:
     """A few negative values among positive ones."""
+    count = _count_below(values)
+    if not count:
+        return []
+    return [f"column '{name}' has {_rows(count)} below 0, far from all others; correct or empty such cells"]
+
+
+def _count_below(values: np.ndarray) -> int:
+    """Count the negative values where they are few and far from the others."""
     below, quarters = values < 0, np.quantile(values, (0.25, 0.75))
     few = 0 < below.sum() <= max(FEW_ROWS, FEW_SHARE * len(values))
-    if not few or values.min() >= quarters[0] - SWINGS * (quarters[1] - quarters[0]):
-        return []
-    return [f"column '{name}' has {_rows(below.sum())} below 0, far from all others; correct or empty such cells"]
+    far = values.min() < quarters[0] - SWINGS * (quarters[1] - quarters[0])
+    return int(below.sum()) if few and far else 0
 
 
 def _zeros(name: str, values: np.ndarray) -> list[str]:
@@ -187,23 +204,29 @@ def _said(factor: float) -> str:
 
 def _isolated(name: str, values: np.ndarray, times: float = ISOLATED) -> list[str]:
     """A few values that are many times all others."""
+    count = _count_large(values, times)
+    if not count:
+        return []
+    return [
+        f"column '{name}' has {_rows(count)} with more than {times:g} times the largest of all others;"
+        " correct or empty such cells"
+    ]
+
+
+def _count_large(values: np.ndarray, times: float) -> int:
+    """Count the values that are `times` the largest of all others, where they are few."""
     sizes = np.sort(np.abs(values[values != 0]))
     if len(sizes) < 10:
-        return []
+        return 0
     few = int(max(FEW_ROWS, FEW_SHARE * len(sizes)))
     logs = np.log10(sizes)
     middle, low, high = np.median(logs), *np.quantile(logs, (0.25, 0.75))
     spread = max((high - low) / 1.349, 0.02)
     steps = np.diff(logs)[-few:]
     if not (steps > np.log10(times)).any():
-        return []
+        return 0
     first = int(np.flatnonzero(steps > np.log10(times))[0]) + len(logs) - len(steps)
-    if logs[first] < middle + ROBUST * spread:
-        return []
-    return [
-        f"column '{name}' has {_rows(len(logs) - first)} with more than {times:g} times the largest of all others;"
-        " correct or empty such cells"
-    ]
+    return 0 if logs[first] < middle + ROBUST * spread else len(logs) - first
 
 
 def _pile(name: str, values: np.ndarray, dose: bool) -> list[str]:

@@ -3,8 +3,10 @@
 from counterpoint.data.tables.inspection.facts import ColumnFacts, TableProblem
 from counterpoint.data.tables.inspection.inspecting import check
 from counterpoint.data.tables.inspection.page import (
+    ISOLATED,
     LEGEND,
     MEANS,
+    QUANTILES,
     Inspection,
     column_rows,
     markdown,
@@ -13,8 +15,10 @@ from counterpoint.data.tables.inspection.page import (
 )
 
 __all__ = [
+    "ISOLATED",
     "LEGEND",
     "MEANS",
+    "QUANTILES",
     "ColumnFacts",
     "Inspection",
     "TableProblem",

@@ -17,6 +17,10 @@ STEPS = (1, 4, 8)
 """Numbers of steps for which carrying values forward is tried."""
 MANY, SOME = 20, 5
 """Least number of subjects for a mean or a cut to be shown, and for an action to be named."""
+BEYOND = 10
+"""Least number of subjects at or beyond a quantile for it to be shown."""
+TAIL = 0.05
+"""Share of the values beyond a quantile that is shown."""
 RARE = 10
 """An action taken on fewer rows is rare."""
 
@@ -40,6 +44,12 @@ class ColumnFacts:
     """A copy of the column."""
     mean: float | None
     sd: float | None
+    low: float | None
+    """5% quantile; None for columns that are no numbers, and where fewer than ten subjects are at or below it."""
+    high: float | None
+    """95% quantile, shown where at least ten subjects are at or above it, and `low` is shown too."""
+    isolated: int | None
+    """Number of values far from all others; None for columns that are no numbers."""
     longest_run: int
     """Largest number of consecutive rows of a subject without a value."""
     left: dict[str, float]

@@ -13,11 +13,13 @@ from counterpoint.data.tables.clock import REGULAR, changes
 from counterpoint.data.tables.episodes import is_repeated
 from counterpoint.data.tables.inspection.facts import (
     AMOUNTS,
+    BEYOND,
     MANY,
     RARE,
     ROLES,
     SOME,
     STEPS,
+    TAIL,
     Clock,
     ColumnFacts,
     ColumnSupport,
@@ -28,8 +30,9 @@ from counterpoint.data.tables.inspection.facts import (
     Support,
 )
 from counterpoint.data.tables.inspection.page import Inspection
-from counterpoint.data.tables.inspection.roles import MOST_ACTION_COLUMNS, SAME
+from counterpoint.data.tables.inspection.roles import ID, MOST_ACTION_COLUMNS, SAME
 from counterpoint.data.tables.inspection.survey import Survey, SurveyedClock, SurveyedColumn
+from counterpoint.data.tables.odd_values import isolated_values
 from counterpoint.data.tables.reading import unusual_rewards
 from counterpoint.data.tables.spelling import alike_ids
 
@@ -63,6 +66,9 @@ def _facts(survey: Survey, column: SurveyedColumn) -> ColumnFacts:
     held = [role for role in ROLES if column.name in survey.roles[role]]
     mean, sd = _moments(survey, values) if "state" in held and column.kind in AMOUNTS else (None, None)
     run, left = _runs(survey.clock, missing) if missing.any() else (0, {})
+    identifies = bool({"subject", "episode", "time"} & {*held}) or survey.unused.get(column.name) == ID
+    is_amount = column.kind in ("number", "whole number") and not identifies
+    low, high = _tails(survey, values) if is_amount else (None, None)
     is_id = bool(column.labels) and bool({"subject", "episode"} & {*held})
     return ColumnFacts(
         name=column.name,
@@ -76,6 +82,9 @@ def _facts(survey: Survey, column: SurveyedColumn) -> ColumnFacts:
         like=next(iter(survey.copies.get(column.name, [])), ""),
         mean=mean,
         sd=sd,
+        low=low,
+        high=high,
+        isolated=isolated_values(values) if is_amount else None,
         longest_run=run,
         left=left,
         note=_note(survey, column, held),
@@ -110,6 +119,17 @@ def _moments(survey: Survey, values: np.ndarray) -> tuple[float | None, float | 
     if survey.count_subjects(~np.isnan(values)) < MANY or (observed == observed[0]).all():
         return None, None
     return float(f"{observed.mean():.3g}"), float(f"{observed.std():.3g}")
+
+
+def _tails(survey: Survey, values: np.ndarray) -> tuple[float | None, float | None]:
+    """Return the 5% and the 95% quantile, where enough subjects are at or beyond each and it is not constant."""
+    observed = values[~np.isnan(values)]
+    if not len(observed) or (observed == observed[0]).all():
+        return None, None
+    low, high = np.quantile(observed, (TAIL, 1 - TAIL))
+    if min(survey.count_subjects(values <= low), survey.count_subjects(values >= high)) < BEYOND:
+        return None, None
+    return float(f"{low:.3g}"), float(f"{high:.3g}")
 
 
 def _runs(clock: SurveyedClock, missing: np.ndarray) -> tuple[int, dict[str, float]]:

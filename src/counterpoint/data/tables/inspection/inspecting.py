@@ -24,9 +24,10 @@ from counterpoint.data.tables.inspection.findings import (
 )
 from counterpoint.data.tables.inspection.page import Inspection
 from counterpoint.data.tables.inspection.problems import encoding_problems, problems_of
-from counterpoint.data.tables.inspection.roles import GENERAL, OVERLAP, id_of, says, survey_table
+from counterpoint.data.tables.inspection.roles import GENERAL, LEAKS, OVERLAP, id_of, says, survey_table
 from counterpoint.data.tables.inspection.survey import Survey, column_names, open_columns, peek
 from counterpoint.data.tables.reading import read_table
+from counterpoint.data.tables.record_checks import leaking_columns
 
 ENOUGH = 0.05
 """Share of missing values that a suggested carrying forward may leave to be filled."""
@@ -70,10 +71,40 @@ def check(
     survey = survey_table(open_columns(table, roles, readable, filter(id_of, header)), roles)
     bins = suggested_bins(survey)
     path = str(table) if isinstance(table, str | os.PathLike) else ""
-    inspection = replace(describe(survey, bins), source=path, encoding=readable)
-    inspection = replace(inspection, choices=_suggested_choices(survey, inspection, bins))
+    inspection = _suggestion(survey, bins, path, readable)
+    trial, leaks = _try_reading(survey, inspection.choices, bins)
+    reduced = _without_leaks(survey, leaks)
+    if reduced is not survey:
+        survey = reduced
+        inspection = _suggestion(survey, bins, path, readable)
+        trial, _ = _try_reading(survey, inspection.choices, bins)
     problems = (*encoding_problems(encoding, readable), *problems_of(survey, inspection))
-    return replace(inspection, problems=problems, trial=_try_reading(survey, inspection.choices, bins))
+    return replace(inspection, problems=problems, trial=trial)
+
+
+def _suggestion(survey: Survey, bins: Sequence[Bins], path: str, encoding: str) -> Inspection:
+    """Describe the table and suggest how to read it."""
+    inspection = replace(describe(survey, bins), source=path, encoding=encoding)
+    return replace(inspection, choices=_suggested_choices(survey, inspection, bins))
+
+
+def _without_leaks(survey: Survey, leaks: dict[str, str]) -> Survey:
+    """Leave guessed state columns that are known only later out of the state; at least one column stays."""
+    states, following = survey.roles["state"], survey.roles["next_state"]
+    kept = [i for i, name in enumerate(states) if name not in leaks or name in survey.declared["state"]]
+    if not kept or len(kept) == len(states):
+        return survey
+    roles = {**survey.roles, "state": tuple(states[i] for i in kept)}
+    if following and not survey.declared["next_state"]:
+        roles["next_state"] = tuple(following[i] for i in kept)
+    left_out = {*states} - {*roles["state"]}
+    reasons = {name: f"{LEAKS}{_reason(name, leaks[name])}" for name in states if name in left_out}
+    return replace(survey, roles=roles, unused=survey.unused | reasons)
+
+
+def _reason(name: str, note: str) -> str:
+    """Return what a note of `leaking_columns` says of a column, without its advice."""
+    return note.removeprefix(f"state column '{name}' ").partition(";")[0]
 
 
 def _suggested_choices(survey: Survey, inspection: Inspection, bins: Sequence[Bins]) -> dict[str, Any]:
@@ -111,8 +142,8 @@ def _last(survey: Survey, inspection: Inspection) -> str:
     return "terminal" if inspection.rewards.unlike or marked or survey.records.opens.all() else "truncate"
 
 
-def _try_reading(survey: Survey, choices: dict[str, Any], bins: Sequence[Bins]) -> Trial:
-    """Read the table, or some subjects of a long one, with the suggested choices."""
+def _try_reading(survey: Survey, choices: dict[str, Any], bins: Sequence[Bins]) -> tuple[Trial, dict[str, str]]:
+    """Read the table, or some subjects of a long one, with the suggested choices; also return leaking columns."""
     fields: dict[str, Any] = {role: () if role in ("state", "action") else "" for role in NEEDED}
     fields |= {name: tuple(value) if isinstance(value, list) else value for name, value in choices.items()}
     fields |= {"bins": tuple(bins), "categorical": tuple((name, ()) for name in categories_of(survey))}
@@ -123,10 +154,10 @@ def _try_reading(survey: Survey, choices: dict[str, Any], bins: Sequence[Bins]) 
         rows, notes = read_table(frame.to_native(), Layout(**fields))
     except CounterpointError as error:
         # Doses stand in brackets.
-        return Trial(sample=size, error=re.sub(r"\[[^\]]*\]|\{[^}]*\}", "[…]", str(error)))
+        return Trial(sample=size, error=re.sub(r"\[[^\]]*\]|\{[^}]*\}", "[…]", str(error))), {}
     except Exception as error:  # An odd table must not end the inspection, and other messages may quote patients' data.
-        return Trial(sample=size, error=f"the loader failed with {type(error).__name__}; please report it")
-    return Trial(
+        return Trial(sample=size, error=f"the loader failed with {type(error).__name__}; please report it"), {}
+    trial = Trial(
         rows=len(rows),
         episodes=len(rows.episode.unique()),
         subjects=len(rows.subject.unique()),
@@ -137,6 +168,7 @@ def _try_reading(survey: Survey, choices: dict[str, Any], bins: Sequence[Bins]) 
         sample=size,
         notes=tuple(notes),
     )
+    return trial, leaking_columns(rows)
 
 
 def _some_subjects(survey: Survey) -> np.ndarray | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from counterpoint.core.wording import counted
 from counterpoint.data.tables.inspection.facts import (
+    BEYOND,
     MANY,
     NEEDED,
     RARE,
@@ -24,11 +25,14 @@ from counterpoint.data.tables.inspection.facts import (
     Trial,
 )
 
-MEANS = "mean ± sd"
+MEANS, QUANTILES, ISOLATED = "mean ± sd", "5% to 95%", "isolated"
 JUDGED, HELD_OUT = 50, 0.2
 """Subjects that `evaluate` needs for a verdict, and the share of a table that `fit` keeps for it."""
 SETTLED = "it is left out"
-LEGEND = f"A role with a question mark is a guess. No patient's values are shown; a mean needs {MANY} subjects."
+LEGEND = (
+    f"A role with a question mark is a guess. No patient's values are shown: a mean needs {MANY} subjects, a quantile"
+    f" {BEYOND} at or beyond it. Isolated values are far from all others."
+)
 
 
 @dataclass(frozen=True)
@@ -127,6 +131,8 @@ def column_rows(inspection: Inspection) -> list[dict[str, str]]:
             "values": f"{fact.distinct:,}",
             "missing": percent(fact.missing),
             MEANS: "" if fact.mean is None else f"{fact.mean:g} ± {fact.sd:g}",
+            QUANTILES: "" if fact.low is None else f"{fact.low:g} to {fact.high:g}",
+            ISOLATED: "" if fact.isolated is None else f"{fact.isolated:,}",
             "note": fact.note,
         }
         for fact in sorted(inspection.columns, key=lambda fact: ranks.get(fact.role, 5))

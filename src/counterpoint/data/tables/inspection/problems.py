@@ -16,7 +16,7 @@ from counterpoint.data.tables.inspection.facts import (
     TableProblem,
 )
 from counterpoint.data.tables.inspection.page import SETTLED, Inspection, percent
-from counterpoint.data.tables.inspection.roles import ENDING, ID, OTHER, OVERLAP, SAME, SUMS, TREATMENTS, says
+from counterpoint.data.tables.inspection.roles import ENDING, ID, LEAKS, OTHER, OVERLAP, SAME, SUMS, TREATMENTS, says
 from counterpoint.data.tables.inspection.survey import ALIKE, Survey
 
 OFTEN = 0.2
@@ -118,6 +118,9 @@ def _about_columns(survey: Survey, inspection: Inspection) -> Iterator[Rule]:
     sums = [name for name in survey.roles["state"] if says(name, SUMS) and says(name, TREATMENTS)]
     why = "the state before the action would then know the action"
     yield sums, f"{quoted(sums)} may count the dose of its own row", why, "leave it out, or move it down one row"
+    for name, unused in survey.unused.items():
+        what = f"column '{name}' left out: {unused.removeprefix(LEAKS)}"
+        yield unused.startswith(LEAKS), what, "as state it would reveal the future", SETTLED
     for reason, why, flag in LEFT_OUT:
         names = [name for name, unused in survey.unused.items() if unused == reason]
         yield names, f"{quoted(names)} left out: {reason}", why, flag

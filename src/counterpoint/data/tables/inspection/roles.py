@@ -44,6 +44,7 @@ MOST_ACTION_COLUMNS = 3
 """Every combination of their values is an action, so at most this many are guessed."""
 
 SAME, ID = "says the same as", "an id"
+LEAKS = "known only later: "
 ENDING, OVERLAP, OTHER = "tells how it ends", "overlaps another outcome", "another treatment"
 
 
