@@ -6,9 +6,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import counterpoint as cp
+from counterpoint.data.doses import Bins
+from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import held_out_subjects
+from counterpoint.policies.base import Policy
+from counterpoint.policies.recommendation import WITHHELD, recommend
 
 SHAPES = False
 SUBJECTS = 30
@@ -82,3 +87,55 @@ def test_a_dose_that_only_held_out_subjects_were_given_is_noted() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         read(table())
+
+
+class Always(Policy):
+    """A policy that takes the same dose in every state."""
+
+    def __init__(self, schema: cp.data.Schema, dose: float) -> None:
+        super().__init__()
+        self.schema, self.dose, self.recipe, self.origin = schema, dose, None, None
+
+    def act(self, state: Any, theta: Any = None) -> Any:
+        return torch.full((len(state), 1), self.dose)
+
+    def actor(self) -> Any:
+        raise NotImplementedError
+
+    def rollout_actor(self, others: Any = ()) -> Any:
+        raise NotImplementedError
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        return {}
+
+
+def test_a_dose_that_only_held_out_subjects_were_given_is_never_recommended() -> None:
+    """As one of a few amounts it is an action of the schema, but without support among the training subjects."""
+    frame = table(subjects=100)
+    out = [read(frame).subject_names[i] for i in held_out_subjects(read(frame).subject, 0.2, 0).tolist()]
+    frame.loc[frame.id.isin(out), "dose"] = 7.0
+    with pytest.warns(cp.CounterpointWarning, match="have doses that no training subject"):
+        rows = read(frame)
+    training, _ = rows.split(0.2, 0)
+    new = frame[frame.id.isin(out)]
+    for advice in recommend(Always(rows.schema, 7.0), new, training).advice:
+        assert advice.label == WITHHELD
+        assert advice.action is None
+        assert advice.supports.get("7", 0.0) == 0.0
+
+
+def test_a_range_of_doses_that_only_held_out_subjects_have_is_no_bin() -> None:
+    """Training doses are 1, 2 and 3, held-out ones 100: no bin holds them, and no action is near them."""
+    frame = table(subjects=100)
+    frame["dose"] = 1.0 + frame["t"]
+    out = [read(frame).subject_names[i] for i in held_out_subjects(read(frame).subject, 0.2, 0).tolist()]
+    frame.loc[frame.id.isin(out), "dose"] = 100.0
+    quantiles = (Bins(count=2, zero=False), ((1.0,), (2.5,)), ((1.0, 1.0), (2.0, 3.0)))
+    cuts = (Bins(cuts=(2.5, 50.0), zero=False), ((1.5,), (3.0,)), ((1.0, 2.0), (3.0, 3.0)))
+    for bins, doses, spans in (quantiles, cuts):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            schema = read(frame, actions=bins).schema
+        assert isinstance(schema.actions, Discrete)
+        assert schema.actions.values == doses
+        assert schema.doses[0].spans == spans
