@@ -32,13 +32,14 @@ from counterpoint.page import cells
 from counterpoint.page.choices import choices_of
 from counterpoint.page.cohort import cohort, mean_of, records_of
 from counterpoint.page.contents import RunContents
+from counterpoint.page.directions import direction_notes, directions, effect_curve
 from counterpoint.page.evaluation_tables import comparison_text, evaluation_section
 from counterpoint.page.gather import gather
 from counterpoint.page.imagined import action_effects, imagined_section
 from counterpoint.page.page import render
 from counterpoint.page.policy import rule_of
 from counterpoint.page.recipes import lines_of
-from counterpoint.page.severity import medians, severity_of
+from counterpoint.page.severity import Severity, medians, severity_of
 from counterpoint.policies.personal import PersonalPolicy
 from counterpoint.run import Run
 from counterpoint.tasks.base import Task
@@ -310,6 +311,27 @@ def judged_page(run: Path, tmp_path: Path, found: Evaluation) -> str:
     return page_of(judged.folder)
 
 
+def test_every_logged_return_says_its_subjects_steps_and_discount(run: Path, tmp_path: Path) -> None:
+    rows = Run(run).data
+    steps = cells.number(len(rows) / len(records_of(rows).length))
+    everybody = f"of all 90 logged subjects, over all logged steps of an episode ({steps} on average), undiscounted"
+    aside = "the 60 held-out subjects, over all logged steps of an episode (5 on average), discounted by 0.99 a step"
+    text = visible(judged_page(run, tmp_path, evaluation()))
+    parts = dict(zip(SECTIONS, re.split("<section", text)[1:], strict=True))
+    assert f"Logged total reward of an episode, mean (95% interval), {everybody}" in parts["data"]
+    assert f"Clinicians (95% interval), logged return of {aside}" in parts["summary"]
+    assert f"clinicians (behaviour policy), logged return of {aside}" in parts["evaluation"]
+    assert f"the clinicians’ return: the logged return of {aside}" in parts["evaluation"]
+    assert f"Clinicians: logged return of each subgroup among {aside}" in parts["evaluation"]
+    assert "It differs from the logged total reward in the section on the data" in parts["evaluation"]
+    assert f"Logged total reward of an episode (95% interval), {everybody}" in page_of(run)
+    alone = replace(evaluation(), held_out=False, diagnostics=None, discount=1.0)
+    assert evaluation_section(alone).logged_of == (
+        "all logged subjects, over all logged steps of an episode, undiscounted"
+    )
+    assert "differs" not in evaluation_section(alone).note
+
+
 def test_an_evaluation_is_shown_with_verdict_value_interval_and_parts(run: Path, tmp_path: Path) -> None:
     text = judged_page(run, tmp_path, evaluation())
     Outline(text)
@@ -530,3 +552,82 @@ def test_a_column_that_hardly_goes_with_the_return_is_not_taken_for_severity() -
     rows = cp.from_dataframe(frame, subject="id", time="hour", state="x", action="dose", reward="r", done="died")
     assert severity_of(rows) is None
     assert severity_of(rows, "x") is not None
+
+
+def dosed(action: tuple[str, ...] = ("iv", "vaso"), units: bool = True, **how: Any) -> cp.Transitions:
+    """Rows of 250 subjects with random doses of 0, 0.5 and 1 mL/h, and of 0 and 0.25 mg."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"id": np.repeat(np.arange(250), 3), "hour": np.tile(np.arange(3), 250)})
+    frame = frame.assign(x=rng.normal(size=750), iv=rng.integers(0, 3, 750) / 2, vaso=rng.integers(0, 2, 750) / 4)
+    frame["r"] = -frame["x"]
+    declared = {name: unit for name, unit in (("iv", "mL/h"), ("vaso", "mg")) if units and name in action}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return cp.from_dataframe(
+            frame, subject="id", time="hour", state="x", action=list(action), reward="r", last="truncate",
+            units=declared, **how,
+        )  # fmt: skip
+
+
+def test_doses_are_shown_with_their_units() -> None:
+    for units in (True, False):
+        ml, mg = (" mL/h", " mg") if units else ("", "")
+        rows = dosed(units=units)
+        choices = choices_of(rows)
+        assert choices is not None
+        assert choices.labels[3] == f"iv 0.5{ml}, vaso 0.25{mg}"
+        assert choices.grid is not None
+        assert (choices.grid.down, choices.grid.across) == (("iv (mL/h)", "vaso (mg)") if units else ("iv", "vaso"))
+        assert f"iv 0.5{ml}, vaso 0.25{mg}" in {line[0] for line in cohort(rows, 0).actions.rows}
+        weights = {
+            "numbers": torch.ones(4), "returns": torch.zeros(1), "mean": torch.zeros(1, 1), "spread": torch.ones(1, 1),
+        }  # fmt: skip
+        policy = SearchedPolicy(cp.Search(), weights, rows.schema, cp.data.Origin(0, "", ""))
+        assert [line.split(" = ")[0] for line in rule_of(policy, rows)] == [choices.grid.down, choices.grid.across]
+        single = dosed(("iv",), units, actions=cp.data.Bins(cuts=(0.7,)))
+        assert {line[0] for line in cohort(single, 0).actions.rows} == {f"0{ml}", f"0.5{ml}", f"1{ml}"}
+        doses = replace(CONTINUOUS.schema, action_units=(("action_0", "mL"),)) if units else CONTINUOUS.schema
+        continuous = replace(CONTINUOUS, schema=doses)
+        head = "action_0 (mL), logged" if units else "action_0, logged"
+        assert cohort(continuous, 0).actions.rows[0][0] == head
+        labels = choices_of(continuous)
+        assert labels is not None
+        assert all(label.endswith(" mL") == units for label in labels.labels)
+
+
+def test_directions_of_a_curve_by_hand() -> None:
+    assert directions([0.0, 1.0, 2.0], 0.1) == [1]
+    assert directions([2.0, 1.0, 0.0], 0.1) == [-1]
+    assert directions([0.0, 1.0, 0.95, 2.0], 0.1) == [1], "a small dip is ignored"
+    assert directions([0.0, -1.0, 1.0], 0.1) == [-1, 1]
+    assert directions([0.0, 0.05, 0.0], 0.1) == [], "an effect up to 0.1 is none"
+    assert directions([i / 40 for i in range(41)], 0.1) == [1], "many small steps are one rise"
+    predicted = torch.tensor([[1.0, 2.0, 3.0, 4.0], [3.0, 4.0, 5.0, 6.0]])
+    assert effect_curve(predicted, torch.tensor([5.0, 0.0, 5.0, 0.0])) == [4.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("effect", "words"),
+    [
+        ((-1.0, 0.0, 1.0), "more iv (mL/h) raises x; in the log, at similar severity, x rises less after more of it"),
+        ((1.0, 0.0, -1.0), ""),
+        ((0.0, -1.0, 0.5), "effect of iv (mL/h) on x is not monotone: with more of it, x first falls, then rises"),
+    ],
+)
+def test_effects_contrary_to_the_log_or_not_monotone_are_named(effect: tuple[float, ...], words: str) -> None:
+    """Logged changes are −2·dose, more in the second severity group, which also gets more: alone they would mislead."""
+    rows = dosed(("iv",))
+    dose = rows.action[:, 0]
+    group = torch.arange(len(rows)) % 2
+    dose = torch.where((group == 1) & (dose == 0), 0.5, dose)
+    change = -2 * dose + 10 * group
+    logged = replace(rows, action=dose[:, None], next_state=rows.state + change[:, None])
+    severity = Severity("x", 0, -0.5, group, ("mild", "severe"))
+    choices = choices_of(rows)
+    assert choices is not None
+    predicted = torch.tensor(effect).expand(2, -1)[..., None]
+    notes = direction_notes(logged, severity, choices, predicted, [0])
+    assert len(notes) == bool(words)
+    for note in notes:
+        assert words in note
+        assert note.endswith("needs an explanation by somebody who knows the subject before the model is used.")

@@ -178,29 +178,37 @@ class Schema:
             values[column.name] = column.value(code)
         return dict(reversed(values.items()))
 
-    def _in_words(self, index: int) -> str:
+    def _in_words(self, index: int, units: dict[str, str]) -> str:
         words = list[str]()
         for column in reversed(self.doses):
             index, code = divmod(index, column.count)
-            said = column.in_words(code)
-            words.append(said if len(self.doses) == 1 else f"{column.name} {said}")
+            unit = "" if column.labels else units.get(column.name, "")
+            dose = f"{column.in_words(code)} {unit}".rstrip()
+            words.append(dose if len(self.doses) == 1 else f"{column.name} {dose}")
         return ", ".join(reversed(words))
 
-    def labels(self) -> list[str]:
-        """Return a short label for every action; a dose that represents a bin with the range of the bin."""
-        if self.doses and isinstance(self.actions, Discrete):
-            return [self._in_words(index) for index in range(self.actions.count)]
-        return self.plain_labels()
+    def labels(self, units: bool = False) -> list[str]:
+        """Return a short label for every action; a dose that represents a bin with the range of the bin.
 
-    def plain_labels(self) -> list[str]:
+        Args:
+            units: whether amounts are followed by their declared units.
+        """
+        if self.doses and isinstance(self.actions, Discrete):
+            unit_of = dict(self.action_units) if units else {}
+            return [self._in_words(index, unit_of) for index in range(self.actions.count)]
+        return self.plain_labels(units)
+
+    def plain_labels(self, units: bool = False) -> list[str]:
         """Return the labels without ranges of doses."""
+        unit_of = dict(self.action_units) if units else {}
         return [
-            ", ".join(_label(*item, alone=len(choice) == 1) for item in choice.items()) for choice in self.choices()
+            ", ".join(_label(name, value, unit_of.get(name, ""), len(choice) == 1) for name, value in choice.items())
+            for choice in self.choices()
         ]
 
 
-def _label(name: str, value: str | float, alone: bool) -> str:
-    text = f"{value:g}" if isinstance(value, float) else str(value)
+def _label(name: str, value: str | float, unit: str, alone: bool) -> str:
+    text = f"{value:g} {unit}".rstrip() if isinstance(value, float) else str(value)
     return text if alone else f"{name} {text}"
 
 

@@ -84,6 +84,11 @@ def between(value: float, low: float, high: float) -> str:
     return f"{middle} ({' to '.join(ends)})"
 
 
+def over_steps(rows: int, episodes: int) -> str:
+    """The steps that a logged return adds up."""
+    return f"over all logged steps of an episode ({number(rows / episodes)} on average)"
+
+
 def tail(subjects: int) -> float | None:
     """The outermost quantile level with at least ten subjects beyond it; None for too few subjects."""
     return next((level for level in TAILS if level * subjects >= SMALLEST), None)

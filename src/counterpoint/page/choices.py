@@ -41,17 +41,19 @@ class Choices:
 def choices_of(rows: Transitions) -> Choices | None:
     """The actions of a table; None if the quantiles of its doses could show those of a single subject."""
     if isinstance(rows.actions, Discrete):
-        return Choices(tuple(rows.schema.labels()), rows.actions.table(), grid_of(rows.schema))
+        return Choices(tuple(rows.schema.labels(units=True)), rows.actions.table(), grid_of(rows.schema))
     level = tail(len(rows.subject.unique()))
     if level is None:
         return None
     doses = [sorted(set(quantiles(dose, level, 0.5, 1 - level))) for dose in rows.action.T[:MOST_DOSES]]
     doses += [quantiles(dose, 0.5) for dose in rows.action.T[MOST_DOSES:]]
     pairs = list(product(*doses))
-    labels = []
+    labels, units = [], dict(rows.schema.action_units)
     for pair in pairs:
         doses_of_pair = zip(rows.action_names, pair, strict=True)
-        labels.append(", ".join(f"{name} {number(dose)}" for name, dose in doses_of_pair))
+        labels.append(
+            ", ".join(f"{name} {number(dose)} {units.get(name, '')}".rstrip() for name, dose in doses_of_pair)
+        )
     return Choices(tuple(labels), torch.tensor(pairs, dtype=rows.action.dtype))
 
 
@@ -64,7 +66,14 @@ def grid_of(schema: Schema) -> ActionGrid | None:
     lines, columns = ([*dict.fromkeys(choice[name] for choice in choices)] for name in (down, across))
     if [tuple(choice.values()) for choice in choices] != list(product(lines, columns)):
         return None
-    return ActionGrid(down, across, tuple(map(_label, lines)), tuple(map(_label, columns)))
+    names = with_unit(schema, down), with_unit(schema, across)
+    return ActionGrid(*names, tuple(map(_label, lines)), tuple(map(_label, columns)))
+
+
+def with_unit(schema: Schema, name: str) -> str:
+    """Name of a dose with its unit, where one was declared."""
+    unit = dict(schema.action_units).get(name, "")
+    return f"{name} ({unit})" if unit else name
 
 
 def _label(value: str | float) -> str:

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from counterpoint.core.statistics import Interval
+from counterpoint.core.wording import discounted
 from counterpoint.data.schema import Column
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
@@ -19,12 +20,14 @@ from counterpoint.page.cells import (
     counted,
     hidden,
     number,
+    over_steps,
     quantiles,
     share,
     shares_in,
     subjects_in,
     tail,
 )
+from counterpoint.page.choices import with_unit
 
 NORMAL_95 = 1.96
 MOST_BARS = 20
@@ -55,6 +58,8 @@ class CohortSummary:
     """How missing values were treated."""
     returned: Interval
     """Mean total reward of an episode, with its 95% interval over subjects."""
+    returned_of: str
+    """The subjects, steps and discount of `returned`, in words."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +99,9 @@ def cohort(rows: Transitions, held_out: int) -> CohortSummary:
     records = records_of(rows)
     whole, returned = len(records.subject.unique()), mean_of(records.returned, records.subject)
     median = quantiles(records.length.float(), 0.5)[0]
+    returned_of = (
+        f"all {counted(whole)} logged subjects, {over_steps(len(rows), len(records.length))}, {discounted(1.0)}"
+    )
     facts = (
         ("Subjects", counted(whole)),
         ("Held out, not used for learning", counted(held_out)),
@@ -101,12 +109,13 @@ def cohort(rows: Transitions, held_out: int) -> CohortSummary:
         ("Decisions logged", f"{len(rows):,}"),
         ("Length of an episode, median", f"{number(median)} steps"),
         (
-            "Total reward of an episode, mean (95% interval)",
+            f"Logged total reward of an episode, mean (95% interval), of {returned_of}",
             between(returned.estimate, returned.low, returned.high),
         ),
     )
     measured, actions = _columns(rows, whole), _actions(rows, whole)
-    return CohortSummary(facts, _lengths(records), _outcomes(rows, records), measured, actions, _gaps(rows), returned)
+    lengths, outcomes = _lengths(records), _outcomes(rows, records)
+    return CohortSummary(facts, lengths, outcomes, measured, actions, _gaps(rows), returned, returned_of)
 
 
 def _lengths(records: RecordSummary) -> Bars:
@@ -209,7 +218,7 @@ def _gaps(rows: Transitions) -> str:
 def _actions(rows: Transitions, whole: int) -> PageTable:
     if not isinstance(rows.actions, Discrete):
         return dose_quantiles("Doses given", {"logged": rows.action}, rows, whole)
-    labels = rows.schema.labels()
+    labels = rows.schema.labels(units=True)
     subjects, shares = subjects_in(rows, rows.action_index, len(labels)), shares_in(rows.action_index, len(labels))
     few = hidden(subjects)
     order = sorted(range(len(labels)), key=lambda i: -shares[i])[:MOST_ACTIONS]
@@ -227,11 +236,12 @@ def _actions(rows: Transitions, whole: int) -> PageTable:
 def dose_quantiles(caption: str, doses: dict[str, Float[Tensor, "n a"]], rows: Transitions, whole: int) -> PageTable:
     """Table of quantiles of continuous doses."""
     level = tail(whole)
+    names = [with_unit(rows.schema, name) for name in rows.action_names]
     lines = [
         (f"{name}, {who}", *("not shown",) * 3)
         if level is None
         else (f"{name}, {who}", *map(number, quantiles(values[:, i], level, 0.5, 1 - level)))
-        for i, name in enumerate(rows.action_names)
+        for i, name in enumerate(names)
         for who, values in doses.items()
     ]
     ends = (f"{level:.0%} quantile", "Median", f"{1 - level:.0%} quantile") if level else ("Low", "Median", "High")

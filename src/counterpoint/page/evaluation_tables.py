@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, replace
 
+from counterpoint.core.wording import discounted
 from counterpoint.ope.result import CLIPPED, Estimate, Evaluation, SubgroupEstimate
-from counterpoint.page.cells import SMALLEST, PageTable, between, counted, number, share
+from counterpoint.page.cells import SMALLEST, PageTable, between, counted, number, over_steps, share
 
 
 @dataclass(frozen=True)
@@ -18,15 +19,17 @@ class EvaluationSection:
     """By group and by severity."""
     sensitivity: tuple[PageTable, ...]
     note: str
+    logged_of: str
+    """The subjects, steps and discount of the logged return, in words."""
 
 
 def evaluation_section(evaluation: Evaluation) -> EvaluationSection:
     """Format an evaluation."""
     tables = []
     if evaluation.groups:
-        tables.append(_subgroup_table("By group", evaluation.groups))
+        tables.append(_subgroup_table("By group", evaluation.groups, evaluation))
     if evaluation.severity:
-        tables.append(_subgroup_table(f"By {evaluation.severity_by}", evaluation.severity))
+        tables.append(_subgroup_table(f"By {evaluation.severity_by}", evaluation.severity, evaluation))
     return EvaluationSection(
         evaluation.verdict,
         evaluation.reasons,
@@ -35,7 +38,19 @@ def evaluation_section(evaluation: Evaluation) -> EvaluationSection:
         tuple(tables),
         _sensitivity_tables(evaluation),
         _note(evaluation),
+        logged_of(evaluation),
     )
+
+
+def logged_of(evaluation: Evaluation) -> str:
+    """The subjects, steps and discount of the evaluation's logged return, in words."""
+    diagnostics = evaluation.diagnostics
+    count = f"{counted(diagnostics.subjects)} " if diagnostics else ""
+    who = f"the {count}held-out subjects" if evaluation.held_out else f"all {count}logged subjects"
+    steps = "over all logged steps of an episode"
+    if diagnostics and diagnostics.episodes:
+        steps = over_steps(diagnostics.rows, diagnostics.episodes)
+    return f"{who}, {steps}, {discounted(evaluation.discount)}"
 
 
 def interval_text(estimate: Estimate | None) -> str:
@@ -69,7 +84,9 @@ def _estimates_table(evaluation: Evaluation) -> PageTable:
         if estimate.name == evaluation.recommended:
             label = f", {evaluation.label(replace(estimate, unclipped=None))}"
         lines.append((f"{estimate.name}{label}", interval_text(estimate)))
-    lines.append(("clinicians (behaviour policy)", interval_text(evaluation.logged)))
+    lines.append(
+        (f"clinicians (behaviour policy), logged return of {logged_of(evaluation)}", interval_text(evaluation.logged))
+    )
     if evaluation.difference:
         lines.append(("policy minus clinicians, paired by subject", interval_text(evaluation.difference)))
     head = ("Estimate", f"Value ({evaluation.confidence:.0%} interval)")
@@ -97,7 +114,7 @@ def _facts(evaluation: Evaluation) -> tuple[tuple[str, str], ...]:
     return tuple(facts)
 
 
-def _subgroup_table(caption: str, subgroups: tuple[SubgroupEstimate, ...]) -> PageTable:
+def _subgroup_table(caption: str, subgroups: tuple[SubgroupEstimate, ...], evaluation: Evaluation) -> PageTable:
     lines = tuple(
         (
             subgroup.name,
@@ -108,7 +125,8 @@ def _subgroup_table(caption: str, subgroups: tuple[SubgroupEstimate, ...]) -> Pa
         for subgroup in subgroups
         if subgroup.subjects >= SMALLEST
     )
-    return PageTable(caption, ("Subgroup", "Subjects", "Policy", "Clinicians"), lines)
+    note = f"Clinicians: logged return of each subgroup among {logged_of(evaluation)}."
+    return PageTable(caption, ("Subgroup", "Subjects", "Policy", "Clinicians"), lines, note=note)
 
 
 def _sensitivity_tables(evaluation: Evaluation) -> tuple[PageTable, ...]:
@@ -144,6 +162,12 @@ def _note(evaluation: Evaluation) -> str:
         f"Evaluated on subjects that the policy {learned}, with a discount of {evaluation.discount:g} and"
         f" {evaluation.draws:,} resamples of the subjects."
     )
+    text += f" The clinicians’ return is the logged return of {logged_of(evaluation)}."
+    if evaluation.held_out or evaluation.discount != 1:
+        text += (
+            " It differs from the logged total reward in the section on the data, which is of all logged subjects and"
+            f" {discounted(1.0)}."
+        )
     mixture = evaluation.mixture
     if mixture:
         text += f" The policy always takes one action; evaluated was its {mixture}." if mixture.share else ""

@@ -22,6 +22,7 @@ from counterpoint.data.transitions import Transitions
 from counterpoint.models.scm.base import StructuralCausalModel
 from counterpoint.page.cells import SMALLEST, PageTable, between, number, share
 from counterpoint.page.choices import Choices, choices_of
+from counterpoint.page.directions import direction_notes
 from counterpoint.page.severity import Severity, medians
 
 DRAWS = 200
@@ -55,6 +56,8 @@ class ImaginedSection:
     surface: EffectSurface
     unsupported: float
     """Share of the effects whose action was never taken in similar logged states."""
+    directions: tuple[str, ...]
+    """Sentences on effects that are not monotone in a dose or contrary to the log."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,8 @@ def imagined_section(
         effects.supported,
     )
     supported = [flag for line in effects.supported for flag in line]
-    return ImaginedSection(tuple(tables), surface, 1 - sum(supported) / len(supported))
+    notes = direction_notes(rows, severity, choices, effects.mean, columns)
+    return ImaginedSection(tuple(tables), surface, 1 - sum(supported) / len(supported), notes)
 
 
 def action_effects(

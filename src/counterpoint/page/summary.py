@@ -9,7 +9,7 @@ from counterpoint.ope.result import Evaluation
 from counterpoint.page.cells import between, counted, share
 from counterpoint.page.cohort import CohortSummary, mean_of
 from counterpoint.page.contents import RunContents
-from counterpoint.page.evaluation_tables import comparison_text, interval_text
+from counterpoint.page.evaluation_tables import comparison_text, interval_text, logged_of
 from counterpoint.page.policy import PolicyActions, kind_of
 
 TONES = {"yes": "good", "supported": "good", "with care": "care", "no": "bad", "cannot be judged": "bad"}
@@ -63,7 +63,9 @@ def _model_badge(contents: RunContents) -> Badge:
 def _values(contents: RunContents, cohort: CohortSummary) -> Facts:
     facts = []
     if contents.evaluation is None:
-        facts.append(("Logged total reward of an episode (95% interval)", value_text(cohort.returned)))
+        facts.append(
+            (f"Logged total reward of an episode (95% interval), of {cohort.returned_of}", value_text(cohort.returned))
+        )
     else:
         facts += _evaluation_facts(contents.evaluation)
     returned = true_return(contents.returns)
@@ -79,7 +81,7 @@ def _evaluation_facts(evaluation: Evaluation) -> Facts:
     reliable = evaluation.verdict != "cannot be judged"
     return (
         (f"The policy, an episode ({level})", interval_text(evaluation.value) if reliable else evaluation.verdict),
-        (f"Clinicians ({level})", interval_text(evaluation.logged)),
+        (f"Clinicians ({level}), logged return of {logged_of(evaluation)}", interval_text(evaluation.logged)),
         (f"Difference ({level})", interval_text(evaluation.difference) if reliable else evaluation.verdict),
     )
 

@@ -112,7 +112,9 @@ class OrderedDose(Rule):
         self, weights: Float[Tensor, "s o"], bias: Float[Tensor, " o"], schema: Schema, doses: Float[Tensor, "3 a"]
     ) -> list[str]:
         said, ends = [], "" if isinstance(schema.actions, Box) else ", rounded to the nearest dose"
-        for i, name in enumerate(schema.action_names):
+        units = dict(schema.action_units)
+        for i, feature in enumerate(schema.action_names):
+            name = _with_unit(feature, units.get(feature, ""))
             start, below, above = doses[:, i].tolist()
             line = linear(weights[:, i], float(bias[i]), _inputs(schema, len(weights)))
             if f"{below:g}" == f"{above:g}":
@@ -141,7 +143,7 @@ class ScoredActions(Rule):
         inputs = _inputs(schema, len(weights))
         scores = [
             f"score of {label} = {linear(weights[:, i], float(bias[i]), inputs)}"
-            for i, label in enumerate(schema.labels())
+            for i, label in enumerate(schema.labels(units=True))
         ]
         return ["the action with the highest score:", *scores]
 
