@@ -86,7 +86,7 @@ def rows_of(table: pd.DataFrame) -> cp.Transitions:
         "action": ["iv", "vaso"],
     }
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*says the same as the reward")
+        warnings.filterwarnings("ignore", message=".*equals the reward")
         return cp.from_dataframe(
             table, **roles, reward="reward", last="truncate", missing="median", masks=["lactate"], held_out=0.2
         )
