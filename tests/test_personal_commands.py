@@ -13,8 +13,8 @@ import counterpoint as cp
 from counterpoint.cli.column_flags import Columns
 from counterpoint.data.tables.new_subjects import read_history, read_patients
 from counterpoint.data.tables.reading import read_table
-from counterpoint.policies.history import recommend_to
 from counterpoint.policies.personal import PersonalPolicy
+from counterpoint.policies.recommendation import recommend_to
 from counterpoint.policies.values import subject_values
 from counterpoint.run import Run
 from helpers.cli import command
@@ -89,7 +89,7 @@ def test_one_row_tells_nothing_and_the_policy_for_everybody_answers(run: Path, t
     assert isinstance(policy, PersonalPolicy)
     state = read_patients(record("p1", rows=1), policy.schema, Run(run).data.layout).state
     assert told["recommendation"]["action"]["dose"] == float(policy.policies[-1].act(state))  # pyright: ignore[reportCallIssue]
-    assert "too few rows" in capsys.readouterr().out
+    assert "too few consecutive rows" in capsys.readouterr().out
 
 
 def test_steps_apart_are_no_evidence_and_that_is_said(run: Path, tmp_path: Path, capsys) -> None:
@@ -184,8 +184,8 @@ def test_a_policy_that_is_told_factors_is_told_the_records(run: Path, searched: 
     theta = whole.scm.subject_factors(history.rows).mean
     assert told.subject.factor == pytest.approx(tuple(theta[0].tolist()))
     assert told.advice.action == {"dose": float(searched.act(history.now.state, theta))}
-    assert "told the subject's factor, from 5 steps" in told.subject.why
-    with pytest.raises(cp.CounterpointError, match="must be told every subject's factor"):
+    assert "conditioned on the subject's factor, inferred from 5 steps" in told.subject.why
+    with pytest.raises(cp.CounterpointError, match="conditioned on every subject's factor"):
         cp.true_return(searched, cp.CartPole())
 
 

@@ -87,5 +87,5 @@ def test_ids_reach_the_file_of_recommendations_as_text(tmp_path: Path, capsys: p
 
 
 def test_ids_that_differ_in_spaces_differ_on_the_terminal() -> None:
-    assert recommend._shown(answer("P1 ").advice[0])["subject"] == "'P1 '"
-    assert recommend._shown(answer("P1").advice[0])["subject"] == "P1"
+    assert recommend._advice(answer("P1 ").advice[0])["subject"] == "'P1 '"
+    assert recommend._advice(answer("P1").advice[0])["subject"] == "P1"

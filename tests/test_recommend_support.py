@@ -14,15 +14,14 @@ from counterpoint.checks.support import (
     Threshold,
     near_doses,
 )
-from counterpoint.cli.recommend import counted
+from counterpoint.core.wording import counted
 from counterpoint.data.doses import ActionColumn
 from counterpoint.data.schema import Column, Schema
 from counterpoint.data.spaces import Box, Discrete
 from counterpoint.data.transitions import Transitions, concatenate
 from counterpoint.policies.base import Policy
-from counterpoint.policies.history import PersonalAdvice
 from counterpoint.policies.q import QPolicy
-from counterpoint.policies.recommendation import WITHHELD, Advice, recommend
+from counterpoint.policies.recommendation import WITHHELD, Advice, PersonalAdvice, recommend
 
 SHAPES = False
 DOSES = Discrete.of([0.0, 1.0, 2.0])
@@ -201,4 +200,4 @@ def test_a_number_outside_the_training_range_is_named() -> None:
 
 
 def test_one_subject_is_singular() -> None:
-    assert (counted(1), counted(2)) == ("1 subject", "2 subjects")
+    assert (counted(1, "subject"), counted(2, "subject")) == ("1 subject", "2 subjects")

@@ -11,7 +11,7 @@ from counterpoint.data.jobs import Origin
 from counterpoint.models.scm.base import StructuralCausalModel
 from counterpoint.ope.model_based import counterfactual_episodes
 from counterpoint.policies.searched import SearchedPolicy
-from counterpoint.policies.values import action_values, state_values
+from counterpoint.policies.values import rollout_values
 from helpers.effects import by_hand, logged
 from helpers.recipes import BRIEF, Pays
 
@@ -114,7 +114,7 @@ def test_what_is_no_record_is_refused(model: StructuralCausalModel) -> None:
 
 def test_one_step_values_are_the_mean_reward_over_the_same_noise(model: StructuralCausalModel) -> None:
     task, states = Pays(TASK.actions), LOG.state[:2]
-    values = action_values(HOLDS, model, task, states, episodes=5, horizon=1, seed=3)
+    values = rollout_values(HOLDS, model, task, states, episodes=5, horizon=1, seed=3)
     noise = model.mechanism.prior(5, torch.Generator().manual_seed(3))
     for i, action in ((0, 2), (1, 7)):
         told = TASK.actions.table()[action].expand(5, -1)
@@ -127,16 +127,19 @@ def test_one_step_values_are_the_mean_reward_over_the_same_noise(model: Structur
 def test_the_value_of_a_state_is_that_of_the_policy_s_own_action(model: StructuralCausalModel) -> None:
     states = LOG.state[5:9]
     task = Pays(TASK.actions)
-    by_action = action_values(FALLS, model, task, states, episodes=4, horizon=15)
+    by_action = rollout_values(FALLS, model, task, states, episodes=4, horizon=15)
     own = TASK.actions.index(FALLS.act(states))
-    alone = state_values(FALLS, model, task, states, episodes=4, horizon=15)
+    alone = rollout_values(FALLS, model, task, states, episodes=4, every_action=False, horizon=15)
     torch.testing.assert_close(alone.mean[:, 0], by_action.mean[torch.arange(4), own])
 
 
 def test_values_are_discounted_and_agreement_is_counted(model: StructuralCausalModel) -> None:
-    whole, half = (state_values(HOLDS, model, TASK, LOG.state[:1], horizon=3, discount=d).mean for d in (1.0, 0.5))
+    whole, half = (
+        rollout_values(HOLDS, model, TASK, LOG.state[:1], every_action=False, horizon=3, discount=d).mean
+        for d in (1.0, 0.5)
+    )
     assert (float(whole), float(half)) == (3.0, 1.75)
-    values = action_values(HOLDS, model, TASK, LOG.state[:3], horizon=2)
+    values = rollout_values(HOLDS, model, TASK, LOG.state[:3], horizon=2)
     members = torch.tensor([[[0.0, 1.0, 0.5]], [[0.0, 0.0, 0.9]]])
     counted = replace(values, members=members)
     assert (int(counted.best), float(counted.agreement)) == (2, 0.5)
@@ -145,6 +148,6 @@ def test_values_are_discounted_and_agreement_is_counted(model: StructuralCausalM
 def test_a_state_unlike_the_log_is_refused(model: StructuralCausalModel) -> None:
     far: Tensor = LOG.state[:2] + torch.tensor([[0.0] * 4, [50.0] * 4])
     with pytest.raises(cp.CounterpointError, match="row 1 is unlike every state of the log"):
-        state_values(HOLDS, model, TASK, far, horizon=2, logged=LOG)
+        rollout_values(HOLDS, model, TASK, far, every_action=False, horizon=2, logged=LOG)
     with pytest.raises(cp.CounterpointError, match="has no 'position' at row 0"):
-        state_values(HOLDS, model, TASK, [float("nan")] * 4, horizon=2)
+        rollout_values(HOLDS, model, TASK, [float("nan")] * 4, every_action=False, horizon=2)

@@ -12,11 +12,11 @@ import torch
 import tyro
 
 from counterpoint.cli.fit import Fit
-from counterpoint.cli.main import main
 from counterpoint.core.errors import CounterpointError
 from counterpoint.data.tables.clock import changes
 from counterpoint.data.transitions import Transitions
 from counterpoint.sources.mimic.columns import CTRL46, DOSES
+from reproduction.command import main
 from reproduction.tasks.sepsis import DOSES as DRUGS
 from reproduction.tasks.synthetic_cohort import SyntheticCohort
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
 
-from counterpoint.core.errors import CounterpointError
+from counterpoint.core.errors import CounterpointError, CounterpointWarning
 from counterpoint.core.seeding import derive, generator
 from counterpoint.data.tables.dataframe import from_dataframe
 from counterpoint.data.transitions import Transitions
@@ -42,7 +42,8 @@ def stays() -> Transitions:
     frame["died"] = (frame["hour"] == 3) & (frame["id"] % 3 == 0)
     frame["discharged"] = (frame["hour"] == 3) & ~frame["died"]
     roles = {"subject": "id", "time": "hour", "state": ["rate", "lactate"], "action": "dose", "reward": "reward"}
-    return from_dataframe(frame, **roles, done=["died", "discharged"])
+    with pytest.warns(CounterpointWarning, match="equals the reward"):
+        return from_dataframe(frame, **roles, done=["died", "discharged"])
 
 
 def trials_of(count: int, seed: int = 0, steps: int = 20, **options):

@@ -10,8 +10,7 @@ from counterpoint.core.errors import require
 from counterpoint.core.wording import counted
 
 if TYPE_CHECKING:
-    from counterpoint.policies.history import PersonalAdvice
-    from counterpoint.policies.recommendation import Advice, Recommendations
+    from counterpoint.policies.recommendation import Advice, PersonalAdvice, Recommendations
 
 FORMULAS = (
     "text that begins with =, +, -, @ or a tab stands in the CSV behind an apostrophe, so that no spreadsheet runs it;"
@@ -44,8 +43,7 @@ class Recommend:
     --history recommendation.json."""
 
     def execute(self) -> None:
-        from counterpoint.policies.history import recommend_to
-        from counterpoint.policies.recommendation import recommend
+        from counterpoint.policies.recommendation import recommend, recommend_to
         from counterpoint.run import Run
 
         require(

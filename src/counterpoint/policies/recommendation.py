@@ -1,57 +1,52 @@
-"""What a policy recommends to new subjects, how each action is valued and supported, and why none is named.
+"""Recommend actions to new subjects: to each subject of a table by its last row, or to one subject by its record.
 
-An action that too few of the similar logged rows had is never recommended: the best supported one is, and the reason
-is said. A subject unlike everybody in the log, or with a level that no training subject had, gets no recommendation.
-Values outside the returns that an episode can have are moved to the nearer end of their range. The verdict on the model
-behind the policy is part of every answer.
+An action that too few similar logged rows have is never recommended: the best supported action is recommended instead,
+and the advice gives the reason. A subject unlike all logged ones, or with a level that no training subject had, gets no
+recommendation. Values outside the returns that an episode can have are clipped to their range. Every answer includes
+the verdict of the checks on the policy's model.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from counterpoint.checks.support import (
-    SimilarRows,
-    Threshold,
-    near_doses,
-)
+from counterpoint.checks.support import SimilarRows, Threshold, near_doses
 from counterpoint.core.settings import Share, checked
 from counterpoint.data.returns import ReturnRange
 from counterpoint.data.schema import agree
 from counterpoint.data.spaces import Discrete
-from counterpoint.data.tables.new_subjects import CurrentStates, read_patients
+from counterpoint.data.tables.new_subjects import CurrentStates, read_history, read_patients
 from counterpoint.data.transitions import Transitions
 from counterpoint.models.base import Model
 from counterpoint.policies.base import Policy, Verdict
-from counterpoint.policies.personal import (
-    SubjectPolicy,
-    policy_for_subject,
-)
+from counterpoint.policies.personal import PersonalPolicy, SubjectPolicy, policy_for_subject
 from counterpoint.policies.q import QPolicy
 from counterpoint.policies.reservations import UNLIKE, impossible, is_placeholder, out_of_range, returns_of, unseen
-from counterpoint.policies.values import action_values, subject_values
+from counterpoint.policies.values import ActionValues, rollout_values, subject_values
 from counterpoint.tasks.base import Task
 
 WITHHELD = "no recommendation"
-"""The label where nothing is recommended; a treatment may be called "none"."""
+"""The label where no action is recommended; a treatment may be called "none"."""
+EVERYBODY = "the policy for all subjects"
+NO_INFORMATION = "the record has too few consecutive rows to infer anything about the subject"
 DIGITS = 3
 """Decimals of a support."""
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What one subject is recommended."""
+    """The recommendation to one subject."""
 
     subject: str
     action: dict[str, Any] | None
-    """A value for each action column of the table; none where nothing can be recommended."""
+    """A value for each action column of the table; None where no action can be recommended."""
     label: str
     value: float | None
-    """Q of the recommended action, in the units of the reward; none where the policy has no values."""
+    """Q of the recommended action, in the units of the reward; None where the policy has no values."""
     support: float
     """Share of the similar logged states in which the recommended action was taken."""
     values: dict[str, float]
@@ -59,35 +54,100 @@ class Advice:
     supports: dict[str, float]
     """Share of the similar logged states in which each action was taken."""
     why: str
-    """What must be known before the recommendation is followed; empty where there is nothing."""
+    """Reservations about the recommendation; empty where there are none."""
 
 
 @dataclass(frozen=True)
 class Recommendations:
-    """One advice a subject, and the verdict on the model behind all of them."""
+    """The advice to each subject of a table, and the verdict on the model behind it."""
 
     verdict: Verdict
     advice: tuple[Advice, ...]
     notes: tuple[str, ...] = ()
-    """What was done in reading the table, and what was said of all values."""
+    """How the table was read, and reservations about all values."""
 
     def to_json(self) -> dict[str, Any]:
         return {
             "trust": self.verdict.trust,
             "reasons": list(self.verdict.reasons),
             "notes": list(self.notes),
-            "recommendations": [vars(each) for each in self.advice],
+            "recommendations": [vars(advice) for advice in self.advice],
         }
 
     def rows(self) -> list[dict[str, Any]]:
-        """A flat row a subject, for a CSV file."""
-        return [self._row(each) for each in self.advice]
+        """Return a flat row for each subject, for a CSV file."""
+        return [self._row(advice) for advice in self.advice]
 
-    def _row(self, each: Advice) -> dict[str, Any]:
-        told = {"subject": each.subject, "recommended": each.label, **(each.action or {})}
-        known = {"value": each.value, "support": each.support, "why": each.why, "trust": self.verdict.trust}
-        values = {f"value of {label}": value for label, value in each.values.items()}
-        return {**told, **known, **values, **{f"support of {label}": s for label, s in each.supports.items()}}
+    def _row(self, advice: Advice) -> dict[str, Any]:
+        return {
+            "subject": advice.subject,
+            "recommended": advice.label,
+            **(advice.action or {}),
+            "value": advice.value,
+            "support": advice.support,
+            "why": advice.why,
+            "trust": self.verdict.trust,
+            **{f"value of {label}": value for label, value in advice.values.items()},
+            **{f"support of {label}": support for label, support in advice.supports.items()},
+        }
+
+
+@dataclass(frozen=True)
+class InferredSubject:
+    """The subject's factor and group as inferred from its record, and the policy used for it."""
+
+    rows: int
+    """Steps of the record that are informative about the factor."""
+    factor: tuple[float, ...]
+    """Posterior mean of the factor, in standard deviations of the population."""
+    deviation: tuple[float, ...]
+    """Posterior standard deviation of each number of the factor; 1 without information."""
+    group: int | None
+    """The group whose policy is used, counted from 1; None where the policy is no group's."""
+    chances: tuple[float, ...]
+    """Posterior probability of each group; empty without groups."""
+    policy: str
+    """The policy that is used, in words."""
+    why: str
+    """The reason why this policy is used."""
+
+
+@dataclass(frozen=True)
+class PersonalAdvice:
+    """The advice to one subject by its record."""
+
+    verdict: Verdict
+    advice: Advice
+    intervals: dict[str, tuple[float, float]]
+    """Interval that holds nine in ten values of each action, over the model's members and draws of the factor."""
+    subject: InferredSubject
+    notes: tuple[str, ...]
+    """How the record was read, and reservations about the advice."""
+
+    def to_json(self) -> dict[str, Any]:
+        intervals = {label: list(ends) for label, ends in self.intervals.items()}
+        record = {name: list(v) if isinstance(v, tuple) else v for name, v in vars(self.subject).items()}
+        return {
+            "trust": self.verdict.trust,
+            "reasons": list(self.verdict.reasons),
+            "recommendation": {**vars(self.advice), "intervals": intervals},
+            "record": {**record, "notes": list(self.notes)},
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a flat row for each action, for a CSV file or a terminal."""
+        return [self._row(label) for label in self.advice.supports or self.intervals]
+
+    def _row(self, label: str) -> dict[str, Any]:
+        low, high = self.intervals.get(label, (None, None))
+        return {
+            "action": label,
+            "value": self.advice.values.get(label, self.advice.value),
+            "low": low,
+            "high": high,
+            "support": self.advice.supports.get(label, self.advice.support),
+            "recommended": self.advice.action is not None and label == self.advice.label,
+        }
 
 
 @checked
@@ -100,101 +160,247 @@ def recommend(
     task: Task | None = None,
     min_support: Share | None = None,
 ) -> Recommendations:
-    """Advice for each subject of a table with the training table's columns, by its last row.
+    """Recommend an action to each subject of a table, by its last row.
 
-    `logged` are the rows that the policy was learned from, where similar states are looked for. A policy that has no
-    values of its own gets them by rollouts in `model`, rewarded and ended by `task`, where both are given. A subject's
-    factor counts as unknown, and a personal policy answers as it does to anybody; see `recommend_to`. An action counts
-    as supported where at least 5% and three of the similar rows had it, or the share `min_support` where one is given.
+    A subject's factor counts as unknown, so a personal policy acts as for any subject; see `recommend_to`.
+
+    Args:
+        policy: The policy that chooses the actions.
+        table: New subjects, with the columns of the training table.
+        logged: The rows that the policy was learned from, in which similar states are looked up.
+        seed: Seed of the rollouts, and of the sample of `logged` rows.
+        model: A fitted model; where the policy has no Q function, values are estimated by rollouts in this model.
+        task: Reward and end of the rollouts.
+        min_support: Share of the similar rows that must have had an action for it to count as supported; by default
+            5%, and at least three rows.
     """
     agree(policy.schema, logged.schema, "policy", "log")
     patients = read_patients(table, policy.schema, logged.layout)
-    met = policy_for_subject(policy, logged[logged.subject < 0], model)
-    values = _values(met, patients.state, model, task, seed)
-    possible = returns_of(logged, task, isinstance(met.inner, QPolicy))
-    threshold = Threshold.stated(min_support)
-    advice = advise(met.policy, patients, logged, values, seed, threshold, possible)
-    notes = [*patients.notes, "" if values is None else impossible(values, possible), stated(min_support)]
+    subject = policy_for_subject(policy, logged[logged.subject < 0], model)
+    values = _values(subject, patients.state, model, task, seed)
+    possible = returns_of(logged, task, isinstance(subject.inner, QPolicy))
+    similar = SimilarRows(logged, seed=seed)
+    advice = _advise(subject.policy, patients, logged, similar, values, Threshold.stated(min_support), possible)
+    notes = [*patients.notes, "" if values is None else impossible(values, possible), _stated(min_support)]
     return Recommendations(policy.verdict, advice, tuple(note for note in notes if note))
 
 
-def stated(min_support: float | None) -> str:
-    """What is said where a user chose the threshold of support."""
-    return "" if min_support is None else f"an action counts as supported from {Threshold.stated(min_support)} on"
+@checked
+def recommend_to(
+    policy: Policy,
+    table: Any,
+    logged: Transitions,
+    seed: int = 0,
+    model: Model | None = None,
+    task: Task | None = None,
+    min_support: Share | None = None,
+) -> PersonalAdvice:
+    """Recommend an action to the one subject of a table: the last row is its current state, the rows before its record.
+
+    A personal policy, and a policy conditioned on factors that `model` infers, uses the record; any other policy uses
+    the last row only. With `model` and `task`, values come from rollouts in the model. Arguments as in `recommend`.
+    """
+    agree(policy.schema, logged.schema, "policy", "log")
+    history = read_history(table, policy.schema, logged.layout)
+    rows = history.rows if len(history.rows) else logged[logged.subject < 0]
+    model = policy.model if model is None and isinstance(policy, PersonalPolicy) else model
+    subject = policy_for_subject(policy, rows, model)
+    state = history.now.state
+    rollouts = None
+    if model is not None and task is not None:
+        rollouts = subject_values(subject.policy, model, task, state, subject.factors, seed=seed)
+    means = rollouts.mean if rollouts is not None else _q_values(subject, state)
+    by_action = means if isinstance(subject.policy.actions, Discrete) else None
+    possible = returns_of(logged, task, rollouts is None and isinstance(subject.inner, QPolicy))
+    similar = SimilarRows(logged, seed=seed)
+    threshold = Threshold.stated(min_support)
+    (advice,) = _advise(subject.policy, history.now, logged, similar, by_action, threshold, possible)
+    notes = [*history.notes, "" if means is None else impossible(means, possible), _stated(min_support)]
+    if rollouts is not None:
+        rollouts = replace(rollouts, members=possible.clip(rollouts.members))
+        if by_action is None and advice.action is not None:
+            advice = replace(advice, value=float(rollouts.mean))
+    notes.append(_better_supported(advice, threshold, similar.count))
+    informative = 0 if model is None or not len(history.rows) else int(model.informative_rows(rows).sum())
+    inferred = _inferred(subject, informative)
+    intervals = _intervals(advice, rollouts)
+    return PersonalAdvice(policy.verdict, advice, intervals, inferred, tuple(note for note in notes if note))
 
 
-def advise(
+def _values(
+    subject: SubjectPolicy, state: Float[Tensor, "n s"], model: Model | None, task: Task | None, seed: int
+) -> Float[Tensor, "n actions"] | None:
+    """Return the value of every action for every subject; None without a Q function and without a model."""
+    if not isinstance(subject.policy.actions, Discrete):
+        return None
+    if isinstance(subject.inner, QPolicy) or model is None or task is None:
+        return _q_values(subject, state)
+    if model.theta_width:
+        return subject_values(subject.policy, model, task, state, subject.factors, episodes=4, seed=seed).mean
+    return rollout_values(subject.policy, model, task, state, seed=seed).mean
+
+
+def _q_values(subject: SubjectPolicy, state: Float[Tensor, "n s"]) -> Float[Tensor, "n actions"] | None:
+    """Return the Q function's values of every action; None for a policy without one."""
+    return subject.inner.values(state, subject.theta) if isinstance(subject.inner, QPolicy) else None
+
+
+def _advise(
     policy: Policy,
     patients: CurrentStates,
     logged: Transitions,
+    similar: SimilarRows,
     values: Float[Tensor, "n actions"] | None,
-    seed: int,
     threshold: Threshold,
     possible: ReturnRange,
 ) -> tuple[Advice, ...]:
-    """What a policy advises each subject, given the values of all actions where they are known."""
-    strange, beyond = unseen(patients, logged), out_of_range(patients, logged)
+    """Return the advice to every subject, given the values of all actions where they are known."""
+    refusals = unseen(patients, logged)
+    beyond = out_of_range(patients, logged)
     notes = [_joined(_not_measured(patients, i), beyond[i], _gaps(patients, i)) for i in range(len(patients.names))]
     if not isinstance(policy.actions, Discrete):
-        return _doses(policy, patients, logged, seed, threshold, strange, notes)
+        return _advise_doses(policy, patients, similar, threshold, refusals, notes)
     labels = policy.schema.labels()
-    similar = SimilarRows(logged, seed=seed)
-    taken, known = similar.taken(patients.state, len(labels))
-    wanted = policy.actions.index(policy.act(patients.state))
+    counts, has_similar = similar.taken(patients.state, len(labels))
+    choices = policy.actions.index(policy.act(patients.state))
     advice = []
     for i, name in enumerate(patients.names):
-        supported = threshold.met(taken[i], similar.count)
-        own = _ByLabel(labels, taken[i].double() / similar.count, None if values is None else values[i], possible)
-        why = strange[i] or ("" if bool(known[i]) else UNLIKE)
-        place, said = (None, why) if why else _supported(int(wanted[i]), own, supported)
-        choice = None if place is None else policy.schema.choices()[place]
-        advice.append(own.advice(name, place, choice, _joined(said, notes[i])))
+        shares = counts[i].double() / similar.count
+        table = _ActionTable(labels, shares, None if values is None else values[i], possible)
+        reason = refusals[i] or ("" if bool(has_similar[i]) else UNLIKE)
+        index = None
+        if not reason:
+            index, reason = _supported(int(choices[i]), table, threshold.met(counts[i], similar.count))
+        action = None if index is None else policy.schema.choices()[index]
+        advice.append(table.advice(name, index, action, _joined(reason, notes[i])))
     return tuple(advice)
 
 
 @dataclass(frozen=True)
-class _ByLabel:
-    """What is known of every action for one subject."""
+class _ActionTable:
+    """Support and value of every action for one subject."""
 
     labels: Sequence[str]
     share: Float[Tensor, " actions"]
     values: Float[Tensor, " actions"] | None
     possible: ReturnRange
 
-    def advice(self, subject: str, place: int | None, choice: dict[str, Any] | None, why: str) -> Advice:
+    def advice(self, subject: str, index: int | None, action: dict[str, Any] | None, why: str) -> Advice:
+        """Return the advice to take the action at `index`, or to take none."""
         shares = [round(share, DIGITS) for share in self.share.tolist()]
         supports = dict(zip(self.labels, shares, strict=True))
         clipped = [] if self.values is None else self.possible.clip(self.values).tolist()
         values = dict(zip(self.labels, clipped, strict=True)) if clipped else {}
-        if place is None:
+        if index is None:
             return Advice(subject, None, WITHHELD, None, 0.0, values, supports, why)
-        label = self.labels[place]
-        return Advice(subject, choice, label, values.get(label), shares[place], values, supports, why)
+        label = self.labels[index]
+        return Advice(subject, action, label, values.get(label), shares[index], values, supports, why)
 
 
-def _doses(
+def _advise_doses(
     policy: Policy,
     patients: CurrentStates,
-    logged: Transitions,
-    seed: int,
+    similar: SimilarRows,
     threshold: Threshold,
-    strange: Sequence[str],
+    refusals: Sequence[str],
     notes: Sequence[str],
 ) -> tuple[Advice, ...]:
-    """Continuous doses: none is recommended that too few alike were given about as much of."""
-    wanted = policy.act(patients.state)
-    similar = SimilarRows(logged, seed=seed)
-    share, known = near_doses(similar, patients.state, wanted)
-    supported = threshold.met((share * similar.count).round(), similar.count)
+    """Recommend continuous doses, but none whose neighbourhood has too little support in similar rows."""
+    doses = policy.act(patients.state)
+    shares, has_similar = near_doses(similar, patients.state, doses)
+    supported = threshold.met((shares * similar.count).round(), similar.count)
     advice = []
     for i, name in enumerate(patients.names):
-        dose = dict(zip(policy.schema.action_names, map(float, wanted[i]), strict=True))
-        label = ", ".join(f"{n} {v:.3g}" for n, v in dose.items())
-        why = strange[i] or ("" if known[i] else UNLIKE)
-        why = why or ("" if supported[i] else f"'{label}', or about as much, {_rarely(float(share[i]))}")
-        told = (None, WITHHELD, None, 0.0) if why else (dose, label, None, round(float(share[i]), DIGITS))
-        advice.append(Advice(name, *told, {}, {}, _joined(why, notes[i])))
+        action = dict(zip(policy.schema.action_names, map(float, doses[i]), strict=True))
+        label = ", ".join(f"{column} {dose:.3g}" for column, dose in action.items())
+        share = float(shares[i])
+        reason = refusals[i] or ("" if has_similar[i] else UNLIKE)
+        reason = reason or ("" if supported[i] else f"'{label}', or about as much, {_rarely(share)}")
+        why = _joined(reason, notes[i])
+        if reason:
+            advice.append(Advice(name, None, WITHHELD, None, 0.0, {}, {}, why))
+        else:
+            advice.append(Advice(name, action, label, None, round(share, DIGITS), {}, {}, why))
     return tuple(advice)
+
+
+def _supported(choice: int, table: _ActionTable, supported: Tensor) -> tuple[int | None, str]:
+    """Return the index of the policy's choice or of the best supported action, and the reason for a change."""
+    named = torch.tensor([not is_placeholder(label) for label in table.labels])
+    allowed = supported.cpu() & named
+    if table.values is not None:
+        allowed = allowed & table.values.isfinite().cpu()
+    if bool(allowed[choice]):
+        return choice, ""
+    refused = f"the policy's choice '{table.labels[choice]}' "
+    if not named[choice]:
+        refused += "is no treatment"
+    elif not bool(supported[choice]):
+        refused += _rarely(float(table.share[choice]))
+    else:
+        refused += "has no finite value"
+    if table.values is None:
+        return None, f"{refused}, and the policy has no values of other actions"
+    if not bool(allowed.any()):
+        return None, f"{refused}, and no other action is supported either"
+    best = table.values.cpu().masked_fill(~allowed, -torch.inf)
+    return int(best.argmax()), f"{refused}; the recommended action has the highest value of those that are supported"
+
+
+def _better_supported(advice: Advice, threshold: Threshold, similar: int) -> str:
+    """Return a note where another supported action has a higher value than the recommended one."""
+    values = {}
+    for label, share in advice.supports.items():
+        count = torch.tensor(round(share * similar))
+        if label in advice.values and threshold.met(count, similar) and not is_placeholder(label):
+            values[label] = advice.values[label]
+    if advice.action is None or not values or max(values.values()) <= values[advice.label]:
+        return ""
+    return f"by these values '{max(values, key=lambda label: values[label])}' is better; compare the intervals"
+
+
+def _intervals(advice: Advice, values: ActionValues | None) -> dict[str, tuple[float, float]]:
+    """Return the interval of each action's value; where doses are continuous, of the recommended dose only."""
+    if values is None or not (advice.supports or advice.action):
+        return {}
+    ends = zip(values.low[0].tolist(), values.high[0].tolist(), strict=True)
+    return dict(zip(advice.supports or [advice.label], ends, strict=True))
+
+
+def _inferred(subject: SubjectPolicy, rows: int) -> InferredSubject:
+    """Return what `rows` informative steps of the record say about the subject, and which policy is used."""
+    deviation = subject.factors.covariance[0].diagonal().clamp(min=0).sqrt()
+    adaptation = subject.adaptation
+    group = None if adaptation is None or adaptation.group is None else adaptation.group + 1
+    chances = () if adaptation is None else tuple(adaptation.chances.tolist())
+    policy, why = _policy_in_words(subject, rows)
+    factor = tuple(subject.factors.mean[0].tolist())
+    return InferredSubject(rows, factor, tuple(deviation.tolist()), group, chances, policy, why)
+
+
+def _policy_in_words(subject: SubjectPolicy, rows: int) -> tuple[str, str]:
+    """Return which policy is used, and why."""
+    adaptation = subject.adaptation
+    if adaptation is None and not subject.inner.factor_width:
+        values = "; the values are this subject's" if rows and subject.factors.mean.shape[1] else ""
+        return "the run's policy", f"it is the same for all subjects: of the record, only the last row counts{values}"
+    if adaptation is None or adaptation.policy is not subject.inner:
+        policy = "the run's policy" if adaptation is None else "one policy that is conditioned on the factor"
+        informed = f"it is conditioned on the subject's factor, inferred from {_steps(rows)}"
+        return policy, informed if rows else f"{NO_INFORMATION}; the policy is conditioned on the average factor"
+    probability = f"{adaptation.group_probability:.0%}"
+    if adaptation.group is not None:
+        group = adaptation.group + 1
+        groups = len(adaptation.chances)
+        why = f"the subject is of group {group} of {groups} with probability {probability}, from {_steps(rows)}"
+        return f"the policy of group {group}", why
+    unsure = f"after {_steps(rows)} no group is probable enough (the likeliest has probability {probability})"
+    return EVERYBODY, unsure if rows else NO_INFORMATION
+
+
+def _stated(min_support: float | None) -> str:
+    """Return a note on the threshold of support where a user chose it."""
+    return "" if min_support is None else f"an action counts as supported from {Threshold.stated(min_support)} on"
 
 
 def _not_measured(patients: CurrentStates, i: int) -> str:
@@ -206,47 +412,13 @@ def _gaps(patients: CurrentStates, i: int) -> str:
     return f"{gaps} gap{'s' if gaps > 1 else ''} among its rows" if gaps else ""
 
 
-def _values(
-    met: SubjectPolicy, state: Float[Tensor, "n s"], model: Model | None, task: Task | None, seed: int
-) -> Float[Tensor, "n actions"] | None:
-    """The value of every action for every subject; none where nothing can say so."""
-    if not isinstance(met.policy.actions, Discrete):
-        return None
-    if isinstance(met.inner, QPolicy):
-        return met.inner.values(state, met.theta)
-    if model is None or task is None:
-        return None
-    if model.theta_width:
-        return subject_values(met.policy, model, task, state, met.factors, episodes=4, seed=seed).mean
-    return action_values(met.policy, model, task, state, seed=seed).mean
-
-
-def _supported(wanted: int, own: _ByLabel, supported: Tensor) -> tuple[int | None, str]:
-    """The action to recommend among those that enough similar subjects were given, and what must be said of it."""
-    named = torch.tensor([not is_placeholder(label) for label in own.labels])
-    allowed = supported.cpu() & named
-    if own.values is not None:
-        allowed = allowed & own.values.isfinite().cpu()
-    if bool(allowed[wanted]):
-        return wanted, ""
-    what = f"'{own.labels[wanted]}'"
-    if not named[wanted]:
-        refused = f"the policy's choice {what} is no treatment"
-    elif not bool(supported[wanted]):
-        refused = f"the policy's choice {what} {_rarely(float(own.share[wanted]))}"
-    else:
-        refused = f"the policy's choice {what} has no finite value"
-    if own.values is None:
-        return None, f"{refused}, and the policy values no other"
-    if not bool(allowed.any()):
-        return None, f"{refused}, and no other action is supported either"
-    best = own.values.cpu().masked_fill(~allowed, -torch.inf)
-    return int(best.argmax()), f"{refused}; this is the best of those that are supported"
-
-
 def _rarely(share: float) -> str:
-    """How seldom an action that is not supported was given."""
+    """Return how rarely an unsupported action was given."""
     return "was given to nobody like this subject" if share <= 0 else f"was given in only {share:.0%} of similar rows"
+
+
+def _steps(rows: int) -> str:
+    return f"{rows} step{'s' if rows > 1 else ''}"
 
 
 def _joined(*parts: str) -> str:
