@@ -80,7 +80,9 @@ def test_continuous_doses_are_priced_and_lists_of_doses_are_not_unless_it_is_ask
     log = cp.simulate(cart, cp.random_policy(cart), 5, 20, seed=0)
     assert cp.Search().price(Job(log), cart) == 0
     assert SearchFlags().applied(cp.Search(), log, cart).support_price == pytest.approx(return_deviation(log))
-    changed = SearchFlags(2.0, "worst-share", 7, 3, 9).applied(cp.Search(), log, cart)
+    changed = SearchFlags(support_price=2.0, objective="worst-share", rounds=7, restarts=3, horizon=9).applied(
+        cp.Search(), log, cart
+    )
     assert (changed.support_price, changed.objective, changed.horizon) == (2.0, cp.simulation.WorstShare(), 9)
     assert (changed.schedule.steps, changed.restarts) == (7, 3)
 
