@@ -704,7 +704,8 @@ def test_what_the_flags_settle_stands_apart() -> None:
 def test_a_guessed_state_that_determines_what_comes_later_is_left_out_with_its_reason() -> None:
     frame = ward(patients=60)
     frame["score"] = frame.groupby("patient_id")["heart_rate"].shift(-1).fillna(80.0)
-    for declared in ({}, {"state": ["heart_rate", "lactate", "score"]}):
+    chosen: dict[str, Any] = {"state": ["heart_rate", "lactate", "score"]}
+    for declared in ({}, chosen):
         found = check(frame, **declared)
         assert ("score" in found.choices["state"]) == bool(declared)
     found = check(frame)
