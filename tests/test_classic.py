@@ -248,7 +248,7 @@ def test_task_of_a_stack_judges_its_own_steps() -> None:
             (stack.reward(state, action, after), task.reward(*own)),
             (stack.terminated(after), task.terminated(after[k])),
             *zip(stack.expected(state, action, after), task.expected(*own), strict=True),
-            *zip(stack.conclude(state, action, after, uniform), task.conclude(*own, uniform[k]), strict=True),
+            *zip(stack.draw_result(state, action, after, uniform), task.draw_result(*own, uniform[k]), strict=True),
         ):
             torch.testing.assert_close(found[k], expected, equal_nan=True)
     first, second = (task.expected(state[0], action[0], after[0])[1] for task in tasks)

@@ -307,7 +307,7 @@ def test_outcome_takes_any_leading_shape(learned: LearnedTask) -> None:
     answers = [learned.reward(*shaped), *learned.expected(*shaped), *learned.branches(*shaped)]
     for answer, expected in zip(answers, flat_answers, strict=True):
         torch.testing.assert_close(answer.flatten(0, 1), expected, rtol=0, atol=1e-6)
-    ends = zip(learned.conclude(*shaped, uniform.view(3, 4)), learned.conclude(*flat, uniform), strict=True)
+    ends = zip(learned.draw_result(*shaped, uniform.view(3, 4)), learned.draw_result(*flat, uniform), strict=True)
     for answer, expected in ends:
         torch.testing.assert_close(answer.flatten(0, 1), expected, rtol=0, atol=1e-6)
 
@@ -445,7 +445,7 @@ def test_an_outcome_the_log_never_has_is_never_foreseen(stay: LearnedTask) -> No
     uniform = torch.cat([torch.rand(4998, generator=random), torch.tensor([0.0, 1 - 2**-24])])
     probability, _ = stay.branches(*far)
     assert (probability[:, [TRANSFERRED, 3 + DISCHARGED, 3 + TRANSFERRED]] == 0).all()
-    outcome = stay.conclude(*far, uniform).outcome
+    outcome = stay.draw_result(*far, uniform).outcome
     assert set(outcome.unique().tolist()) <= {GOES_ON, DIED, DISCHARGED}
 
 
@@ -488,7 +488,7 @@ def many(rows: Transitions, count: int) -> tuple[list[torch.Tensor], torch.Tenso
 def test_conclusions_are_drawn_as_often_as_foreseen(stay: LearnedTask) -> None:
     rows, count = linear(20, 6), 20_000
     told, uniform = many(rows, count)
-    reward, outcome, next_state = stay.conclude(*told, uniform)
+    reward, outcome, next_state = stay.draw_result(*told, uniform)
     probability, rewards = stay.branches(*given(rows))
     gone = next_state.isnan().any(-1)
     assert torch.equal(gone, next_state.isnan().all(-1))
@@ -508,7 +508,7 @@ def test_conclusions_are_drawn_as_often_as_foreseen(stay: LearnedTask) -> None:
 def test_the_expected_step_is_the_mean_of_its_conclusions(stay: LearnedTask) -> None:
     rows, count = linear(20, 6), 20_000
     told, uniform = many(rows, count)
-    drawn = stay.conclude(*told, uniform)
+    drawn = stay.draw_result(*told, uniform)
     reward, survival = stay.expected(*given(rows))
     torch.testing.assert_close(drawn.reward.double().mean(1).float(), reward, rtol=0, atol=0.01)
     torch.testing.assert_close((drawn.outcome == GOES_ON).float().mean(1), survival, rtol=0, atol=2 / count)
@@ -525,7 +525,7 @@ def test_what_ends_in_a_next_state_leaves_it_there(learned: LearnedTask) -> None
     rows = judged(500, 4)
     uniform = torch.rand(500, generator=generator(4))
     uniform[0] = 0.0
-    drawn = learned.conclude(*given(rows), uniform)
+    drawn = learned.draw_result(*given(rows), uniform)
     assert torch.equal(drawn.next_state, rows.next_state)
     assert float(((drawn.outcome >= 0) == rows.terminated).float().mean()) > 0.97
 

@@ -32,11 +32,11 @@ def test_the_recorded_noise_brings_the_recorded_next_state_back(task: KnownSCM) 
 
 @every
 def test_ends_are_drawn_as_often_as_they_are_expected(task: KnownSCM) -> None:
-    """`conclude` averages to `expected`, in reward and in survival, row by row over many draws."""
+    """`draw_result` averages to `expected`, in reward and in survival, row by row over many draws."""
     rows = simulate(task, random_policy(task), 4, 3, 0)
     task, draws = task.of_subjects(rows.subject.repeat(4000)), torch.rand(4000 * len(rows), generator=generator(0))
     state, action, after = (x.repeat(4000, 1) for x in (rows.state, rows.action, rows.state + 0.01))
-    reward, outcome, next_state = task.conclude(state, action, after, draws)
+    reward, outcome, next_state = task.draw_result(state, action, after, draws)
     meant, survival = task.expected(state, action, after)
     by_row = lambda x: x.view(4000, -1).double().mean(0)
     torch.testing.assert_close(by_row((outcome < 0).float()), by_row(survival), rtol=0, atol=0.03)

@@ -181,7 +181,7 @@ def test_hazards_are_probabilities_that_rise_with_illness() -> None:
 def test_ends_are_drawn_as_often_as_expected() -> None:
     state, after = (patient(MeanBP=52.0, Arterial_lactate=5.0).expand(20000, -1) for _ in range(2))
     uniform = torch.rand(20000, generator=generator(0))
-    reward, outcome, following = TASK.conclude(state, torch.zeros(20000, 2), after, uniform)
+    reward, outcome, following = TASK.draw_result(state, torch.zeros(20000, 2), after, uniform)
     mean, stays = TASK.expected(state[0], torch.zeros(2), after[0])
     assert math.isclose(float((outcome < 0).float().mean()), float(stays), abs_tol=0.01)
     assert math.isclose(float(reward.mean()), float(mean), abs_tol=0.1)

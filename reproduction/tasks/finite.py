@@ -17,7 +17,7 @@ from counterpoint.data.schema import Column, Schema, numbered
 from counterpoint.data.shapes import Action, Flag, Noise, Reward, State
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import GOES_ON
-from counterpoint.tasks.base import Conclusion, KnownSCM
+from counterpoint.tasks.base import KnownSCM, StepResult
 
 WHOLE = 1e-6
 """Tolerance of the sum of probabilities."""
@@ -83,11 +83,11 @@ class FiniteProcess(KnownSCM):
     def terminated(self, next_state: State) -> Flag:
         return next_state[..., 0].isnan() | (next_state[..., 0] >= self.count)
 
-    def conclude(self, state: State, action: Action, next_state: State, uniform: Reward) -> Conclusion:
+    def draw_result(self, state: State, action: Action, next_state: State, uniform: Reward) -> StepResult:
         """A step with an outcome has no next state."""
         ended = self.terminated(next_state)
         outcome: Int[Tensor, "*n"] = torch.where(ended, next_state[..., 0].long() - self.count, GOES_ON)
-        return Conclusion(
+        return StepResult(
             self.reward(state, action, next_state), outcome, next_state.masked_fill(ended[..., None], torch.nan)
         )
 

@@ -32,7 +32,7 @@ from counterpoint.data.spaces import constant
 from counterpoint.data.transitions import GOES_ON
 from counterpoint.sources.mimic.columns import CTRL46, PLACE
 from counterpoint.sources.mimic.scores import raghu_reward, sirs, sofa
-from counterpoint.tasks.base import Conclusion, KnownSCM
+from counterpoint.tasks.base import KnownSCM, StepResult
 from reproduction.tasks.sepsis_columns import (
     MOVING,
     STATIC,
@@ -152,12 +152,12 @@ class SyntheticSepsis(KnownSCM):
         died, home, stays = self.hazard(state).unbind(-1)
         return self.end_reward * (home - died) + stays * self.reward(state, action, next_state), stays
 
-    def conclude(self, state: State, action: Action, next_state: State, uniform: Reward) -> Conclusion:
+    def draw_result(self, state: State, action: Action, next_state: State, uniform: Reward) -> StepResult:
         drawn = (uniform[..., None] >= self.hazard(state).cumsum(-1)[..., :2]).sum(-1)
         outcome: Int[Tensor, "*n"] = torch.where(drawn == 2, GOES_ON, drawn)
         end = torch.where(drawn == 0, -self.end_reward, self.end_reward)
         reward = torch.where(outcome >= 0, end, self.reward(state, action, next_state))
-        return Conclusion(reward, outcome, next_state.masked_fill((outcome >= 0)[..., None], torch.nan))
+        return StepResult(reward, outcome, next_state.masked_fill((outcome >= 0)[..., None], torch.nan))
 
     def initial(self, count: int, generator: torch.Generator) -> Float[Tensor, "n 46"]:
         """Feverish patients of an ordinary response, after some untreated hours."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from counterpoint.core.errors import require
-from counterpoint.tasks.base import Conclusion, Task
+from counterpoint.tasks.base import StepResult, Task
 
 
 class TaskStack(Task):
@@ -32,9 +32,9 @@ class TaskStack(Task):
         reward, survival = map(torch.stack, zip(*expected, strict=True))
         return reward, survival
 
-    def conclude(self, state: Tensor, action: Tensor, next_state: Tensor, uniform: Tensor) -> Conclusion:
-        ends = self._each(lambda task, *steps: task.conclude(*steps), state, action, next_state, uniform)
-        return Conclusion(*map(torch.stack, zip(*ends, strict=True)))
+    def draw_result(self, state: Tensor, action: Tensor, next_state: Tensor, uniform: Tensor) -> StepResult:
+        ends = self._each(lambda task, *steps: task.draw_result(*steps), state, action, next_state, uniform)
+        return StepResult(*map(torch.stack, zip(*ends, strict=True)))
 
     def _each(self, function: Callable[..., Any], *steps: Tensor) -> list[Any]:
         """Apply a function to every task and its steps."""

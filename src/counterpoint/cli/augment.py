@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from counterpoint.run import Run
     from counterpoint.simulation.augmentation import Augmenter
     from counterpoint.simulation.streaming import AugmentationExecutor as Executor
-    from counterpoint.simulation.streaming import ThisProcess, Written
+    from counterpoint.simulation.streaming import AugmentedCounts, ThisProcess
 else:
     Augmenter = value("counterpoint.simulation.augmentation", "Augmenter")
     ThisProcess = value("counterpoint.simulation.streaming", "ThisProcess")
@@ -45,12 +45,12 @@ class Augment:
         from counterpoint.run import Run
 
         run = Run(self.run)
-        counts: list[Written] = []
+        counts: list[AugmentedCounts] = []
         run.keep("augmented", lambda path: counts.append(self._write(run, path)), ["data", "split", "task", "scm"])
         (rows,) = counts
         say(f"{rows.real} real and {rows.imagined} imagined rows ({rows.ends} of them end) in {run.path('augmented')}")
 
-    def _write(self, run: "Run", path: Path) -> "Written":
+    def _write(self, run: "Run", path: Path) -> "AugmentedCounts":
         from counterpoint.data.jobs import NO_THETA
         from counterpoint.simulation.streaming import AugmentationWork, augment
 

@@ -1,4 +1,4 @@
-"""From logged rows to imagined ones: other actions in the same states, answered by a model (paper, section 3.1)."""
+"""Augment a log with imagined rows: next states of other actions in the logged states (paper, section 3.1)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -21,33 +21,33 @@ from counterpoint.models.base import Model
 from counterpoint.tasks.base import Task, check_task
 
 PIECE = 16_384
-"""Rows imagined at once. What chance decides for them depends on the seed and on their place in the table alone, so
-that pieces can be imagined in any order and on any machine."""
+"""Rows imagined at once. Their random draws depend only on the seed and on the number of the piece, so that pieces can
+be computed in any order and on any machine."""
 
 
 @runtime_checkable
 class Imaginer(Protocol):
-    """A fitted model that can say what follows another action: an SCM by abduction, any other model by drawing."""
+    """A fitted model that predicts next states of other actions: an SCM by abduction, any other model by sampling."""
 
     def imagine(
         self, rows: Transitions, action: Float[Tensor, "n m a"], random: torch.Generator, theta: Tensor = ...
     ) -> Float[Tensor, "n m s"]:
-        """Next states under m other actions for every row."""
+        """Return next states under m other actions for every row."""
         ...
 
     def sample(self, state: State, action: Action, random: torch.Generator, theta: Tensor = ...) -> State:
-        """Next states with fresh noise."""
+        """Draw next states with new noise."""
         ...
 
 
 @dataclass(frozen=True)
 class Augmenter:
-    """Makes imagined rows: other actions, uniform over the space, next states from a model, the rest from the task."""
+    """Generate imagined rows: uniformly drawn actions, next states from a model, reward and end from the task."""
 
     alternatives: Positive | None = None
-    """Imagined rows per real row; None for every other action of a discrete space."""
+    """Number of imagined rows per real row; None for every other action of a discrete space."""
     fresh_noise: bool = False
-    """Draw new noise instead of keeping the factual noise: the ablation that shows what counterfactuals buy."""
+    """Draw new noise instead of keeping the factual noise: an ablation that measures the benefit of counterfactuals."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -56,25 +56,24 @@ class Augmenter:
     def imagine(
         self, data: Transitions, model: Imaginer, task: Task, seed: int = 0, theta: Theta = NO_THETA
     ) -> Transitions:
-        """The imagined rows alone; `source` is the row of `data` each came from, `theta` the factors of its rows."""
+        """Return imagined rows only; `source` is the real row of each, `theta` are the factors of the rows of `data`."""
         return gather(self._pieces(data, model, task, seed, theta), self._count(data))
 
     @checked
     def augment(
         self, data: Transitions, model: Imaginer, task: Task, seed: int = 0, theta: Theta = NO_THETA
     ) -> Transitions:
-        """Real rows, then imagined ones. No noise is kept: `model.abduct(data[rows.source])` finds it again."""
+        """Return real rows, then imagined ones, without noise: `model.abduct(data[rows.source])` infers it again."""
         imagined = self._pieces(data, model, task, seed, theta)
-        real = without_noise(data)
-        return gather(chain([real], imagined), len(data) + self._count(data))
+        return gather(chain([without_noise(data)], imagined), len(data) + self._count(data))
 
     def _count(self, data: Transitions) -> int:
-        """Rows that will be imagined."""
+        """Return the number of rows that will be imagined."""
         rows = int((~data.imagined & data.has_next).sum())
         return rows * (self._alternatives(data.actions) if rows else 0)
 
     def _alternatives(self, space: ActionSpace) -> int:
-        """The number of alternative actions per row."""
+        """Return the number of alternative actions per row."""
         if isinstance(space, Discrete):
             return min(self.alternatives or space.count - 1, space.count - 1)
         if self.alternatives is None:
@@ -94,34 +93,36 @@ class Augmenter:
     def piece(
         self, rows: Transitions, number: int, model: Imaginer, task: Task, seed: int = 0, theta: Theta = NO_THETA
     ) -> Transitions:
-        """The imagined rows of the `number`th piece of a table."""
+        """Return the imagined rows of piece `number` of a table, whose real rows are `rows`."""
         check_task(task, rows.schema)
         if isinstance(model, Model):
             agree(model.schema, rows.schema)
         _check_outcomes(rows, task)
-        place = (number,) if number else ()
-        random, ends = (generator(seed, purpose, *place) for purpose in ("alternatives", "ends"))
+        piece = (number,) if number else ()
+        random = generator(seed, "alternatives", *piece)
+        ends = generator(seed, "ends", *piece)
         real = (~rows.imagined & rows.has_next).nonzero()[:, 0]
-        known = rows if len(real) == len(rows) else rows[real]
-        action, index = self._actions(known, random)
-        next_state = self._next(known, action, model, random, theta.expand(len(rows), -1)[real])
+        sources = rows if len(real) == len(rows) else rows[real]
+        action, index = self._actions(sources, random)
+        next_state = self._next(sources, action, model, random, theta.expand(len(rows), -1)[real])
         uniform = torch.rand(len(next_state), generator=ends).to(next_state)
-        state, taken = known.state.repeat_interleave(action.shape[1], 0), action.flatten(0, 1)
-        reward, outcome, next_state = task.conclude(state, taken, next_state, uniform)
+        state = sources.state.repeat_interleave(action.shape[1], 0)
+        taken = action.flatten(0, 1)
+        reward, outcome, next_state = task.draw_result(state, taken, next_state, uniform)
         columns = {"state": state, "action": taken, "reward": reward, "outcome": outcome, "next_state": next_state}
-        return _imagined(known, real + number * PIECE, **columns, action_index=index.flatten())
+        return _imagined(sources, real + number * PIECE, **columns, action_index=index.flatten())
 
     def _next(
         self, rows: Transitions, action: Float[Tensor, "n m a"], model: Imaginer, random: torch.Generator, theta: Tensor
     ) -> State:
-        """Next states, a row for every alternative; the noise of a real row is found once."""
+        """Return next states, one row for every alternative; the noise of a real row is abducted once."""
         if not self.fresh_noise:
             return model.imagine(rows, action, random, theta).flatten(0, 1)
         state, factors = (x.repeat_interleave(action.shape[1], 0) for x in (rows.state, theta))
         return model.sample(state, action.flatten(0, 1), random, factors)
 
     def _actions(self, rows: Transitions, random: torch.Generator) -> tuple[Float[Tensor, "n m a"], Int[Tensor, "n m"]]:
-        """Other actions for each row: their features and, where they are on a list, their places on it."""
+        """Draw other actions for each row; return their features and, in a finite space, their indices."""
         space = rows.actions
         if isinstance(space, Discrete):
             index = self._other_actions(rows.action_index, space, random)
@@ -130,7 +131,7 @@ class Augmenter:
         return doses, space.index(doses.flatten(0, 1)).view(doses.shape[:2])
 
     def _other_actions(self, taken: Int[Tensor, " n"], space: Discrete, random: torch.Generator) -> Int[Tensor, "n m"]:
-        """Different actions, none of them the one taken: a shift by 1 … count−1, the shifts shuffled row by row."""
+        """Draw different actions except the one taken: its index plus 1 … count−1, in random order for each row."""
         order = torch.rand(len(taken), space.count - 1, generator=random).argsort(1)
         shifts = order[:, : self._alternatives(space)].sort(1).values + 1
         return (taken[:, None] + shifts.to(taken.device)) % space.count
@@ -141,18 +142,18 @@ class Augmenter:
 
 
 def without_noise(rows: Transitions) -> Transitions:
-    """The same rows, blind to the luck that a simulator recorded."""
+    """Return the rows without the exogenous noise that a simulator recorded."""
     return replace(rows, noise=rows.noise[:, :0])
 
 
 def _imagined(rows: Transitions, source: Int[Tensor, " n"], **columns: Tensor) -> Transitions:
-    """What was answered about `rows`, equally often about each."""
+    """Return imagined rows with these columns, equally many for each of `rows`."""
     size = len(columns["state"])
-    again = {"source": source, **{name: getattr(rows, name) for name in ("subject", "episode", "step")}}
+    repeated = {"source": source, **{name: getattr(rows, name) for name in ("subject", "episode", "step")}}
     return replace(
         rows,
         **columns,
-        **{name: column.repeat_interleave(size // max(len(rows), 1)) for name, column in again.items()},
+        **{name: column.repeat_interleave(size // max(len(rows), 1)) for name, column in repeated.items()},
         truncated=rows.truncated.new_zeros(size),
         imagined=rows.imagined.new_ones(size),
         noise=rows.noise.new_zeros(size, 0),
@@ -160,9 +161,11 @@ def _imagined(rows: Transitions, source: Int[Tensor, " n"], **columns: Tensor) -
 
 
 def _check_outcomes(data: Transitions, task: Task) -> None:
-    """One outcome may have any name; several must be the same in the table and in the task."""
-    table, known = data.outcome_names, task.outcome_names
+    """Refuse outcomes that differ between table and task; a single outcome may have any name."""
+    logged = data.outcome_names
+    expected = task.outcome_names
     require(
-        table == known or len(table) == len(known) == 1,
-        f"the table's outcomes are {', '.join(table)} and the task's {', '.join(known)}; use a task with the table's",
+        logged == expected or len(logged) == len(expected) == 1,
+        f"the table's outcomes are {', '.join(logged)} and the task's {', '.join(expected)};"
+        " use a task with the table's",
     )

@@ -1,4 +1,4 @@
-"""Any simulator with a Gymnasium face: train an agent of another library inside a fitted SCM, or in the truth."""
+"""Gymnasium environments of fitted models and known SCMs, in which agents of other libraries can be trained."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from counterpoint.core.seeding import derive, generator
-from counterpoint.core.settings import checked
+from counterpoint.core.settings import Positive, checked
 from counterpoint.data.schema import agree
 from counterpoint.data.spaces import ActionSpace, Discrete
 from counterpoint.data.transitions import Transitions
@@ -22,8 +22,8 @@ from counterpoint.simulation.rollout import (
 from counterpoint.tasks.base import KnownSCM, Task, check_task
 
 
-class Begun(NamedTuple):
-    """An episode that has begun: where it is simulated, for which task, in which state, with which subject factor."""
+class EpisodeStart(NamedTuple):
+    """The simulator, task, first state and subject factor of a new episode."""
 
     simulator: TaskSimulator | ModelSimulator
     task: Task
@@ -32,45 +32,51 @@ class Begun(NamedTuple):
 
 
 class SCMEnv(gymnasium.Env[np.ndarray, Any]):
-    """One episode at a time: `terminated` where the task says so (drawn, if it is chance), `truncated` at the horizon.
+    """Gymnasium environment: `terminated` where the task ends the episode, `truncated` at the horizon.
 
-    `info` holds the true `state` and, after a step, the `noise` that made it and the name of the `outcome`. Discrete
-    action `i` is `task.actions.values[i]`. In a fitted model every episode lives in an ensemble member of its own, and
-    where subjects differ every episode is one of some subject's.
+    `info` holds the true `state` and, after a step, its exogenous `noise` and the name of the `outcome`. Discrete
+    action `i` is `task.actions.values[i]`. In a fitted model every episode is simulated in one randomly drawn ensemble
+    member; where subjects differ, every episode has the parameters of one subject. Random ends are drawn.
     """
 
-    def __init__(self, task: Task, begin: Callable[[int], Begun], horizon: int = 0) -> None:
-        self.task, self.begin, self.horizon = task, begin, horizon or task.horizon
+    def __init__(self, task: Task, begin: Callable[[int], EpisodeStart], horizon: int | None = None) -> None:
+        """`begin` starts an episode from a seed; `horizon` is the task's unless another is given."""
+        self.task = task
+        self.begin = begin
+        self.horizon = task.horizon if horizon is None else horizon
         self.action_space = _space(task.actions)
         # States have no stated bounds, and Gymnasium's checker objects to infinite ones.
-        largest, width = np.finfo(np.float32).max, begin(0).state.shape[-1]
+        largest = np.finfo(np.float32).max
+        width = begin(0).state.shape[-1]
         self.observation_space = gymnasium.spaces.Box(-largest, largest, (width,), np.float32)
 
     @classmethod
     @checked
-    def of_task(cls, task: KnownSCM, horizon: int = 0) -> "SCMEnv":
-        """The truth."""
+    def of_task(cls, task: KnownSCM, horizon: Positive | None = None) -> "SCMEnv":
+        """Return the environment of a known SCM."""
 
-        def begin(seed: int) -> Begun:
+        def begin(seed: int) -> EpisodeStart:
             subject = torch.randint(2**31, (1,), generator=generator(seed, "subject"))
             state = task.initial(1, generator(seed, "initial"))
-            own = task.of_subjects(subject)
-            return Begun(TaskSimulator(own), own, state, state[:, :0])
+            subject_task = task.of_subjects(subject)
+            return EpisodeStart(TaskSimulator(subject_task), subject_task, state, state[:, :0])
 
         return cls(task, begin, horizon)
 
     @classmethod
     @checked
-    def of_model(cls, model: Model, task: Task, rows: Transitions, horizon: int = 0) -> "SCMEnv":
-        """A fitted model; episodes start in first states of the log, with the factors that the model infers."""
+    def of_model(cls, model: Model, task: Task, rows: Transitions, horizon: Positive | None = None) -> "SCMEnv":
+        """Return the environment of a fitted model; episodes start in logged first states, with inferred factors."""
         agree(model.schema, rows.schema)
         check_task(task, rows.schema)
-        first, simulator = ~rows.imagined & (rows.step == rows.step.min()), ModelSimulator([model])
-        states, factors = rows.state[first].to(model.device), model.subjects(rows)[first].to(model.device)
+        first = ~rows.imagined & (rows.step == rows.step.min())
+        simulator = ModelSimulator([model])
+        states = rows.state[first].to(model.device)
+        factors = model.subjects(rows)[first].to(model.device)
 
-        def begin(seed: int) -> Begun:
+        def begin(seed: int) -> EpisodeStart:
             row = torch.randint(len(states), (1,), generator=generator(seed, "initial"))
-            return Begun(simulator, task, states[row], factors[row])
+            return EpisodeStart(simulator, task, states[row], factors[row])
 
         return cls(task, begin, horizon)
 
@@ -81,7 +87,8 @@ class SCMEnv(gymnasium.Env[np.ndarray, Any]):
         root = int(self.np_random.integers(2**62)) if seed is None else seed
         self._simulator, self._task, self._state, self._theta = self.begin(root)
         self._members = getattr(self._simulator, "members", 1)
-        self._observation, self._end = generator(root, "observation"), generator(root, "end")
+        self._observation = generator(root, "observation")
+        self._end = generator(root, "end")
         self._member = int(torch.randint(self._members, (1,), generator=generator(root, "member")))
         self._noise: NoiseStream = self._simulator.fresh(self._members, derive(root, "noise"))
         self._step = 0
@@ -90,24 +97,26 @@ class SCMEnv(gymnasium.Env[np.ndarray, Any]):
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         state, noise = self._state, self._noise(self._step)
         features = self._features(action).to(state)
-        told, taken, theta = (x.expand(1, self._members, -1) for x in (state, features, self._theta))
-        after = self._simulator.step(told, taken, noise, theta)[0, self._member][None]
-        done = self._task.conclude(state, features, after, torch.rand(1, generator=self._end).to(state))
-        # An end without a next state shows the last one seen.
-        self._state = torch.where(done.next_state.isnan(), state, done.next_state)
+        stacked = (x.expand(1, self._members, -1) for x in (state, features))
+        theta = self._theta.expand(1, self._members, -1)
+        after = self._simulator.step(*stacked, noise, theta)[0, self._member][None]
+        result = self._task.draw_result(state, features, after, torch.rand(1, generator=self._end).to(state))
+        # Where the end has no next state, the observation is the last state.
+        self._state = torch.where(result.next_state.isnan(), state, result.next_state)
         self._step += 1
-        over, drawn = int(done.outcome) >= 0, noise[0].reshape(self._members, -1)[self._member]
-        info: dict[str, Any] = {"state": self._state[0].cpu().numpy(), "noise": drawn.cpu().numpy()}
-        info["outcome"] = self.task.outcome_names[int(done.outcome)] if over else ""
-        return self._observe(), float(done.reward), over, self._step >= self.horizon and not over, info
+        over = int(result.outcome) >= 0
+        member_noise = noise[0].reshape(self._members, -1)[self._member]
+        info: dict[str, Any] = {"state": self._state[0].cpu().numpy(), "noise": member_noise.cpu().numpy()}
+        info["outcome"] = self.task.outcome_names[int(result.outcome)] if over else ""
+        return self._observe(), float(result.reward), over, self._step >= self.horizon and not over, info
 
     def _features(self, action: Any) -> Tensor:
         actions = self.task.actions
         return actions.table()[int(action)][None] if isinstance(actions, Discrete) else torch.as_tensor(action)[None]
 
     def _observe(self) -> np.ndarray:
-        seen = self.task.observe(self._state, self._observation) if isinstance(self.task, KnownSCM) else self._state
-        return seen[0].cpu().numpy()
+        state = self.task.observe(self._state, self._observation) if isinstance(self.task, KnownSCM) else self._state
+        return state[0].cpu().numpy()
 
 
 def _space(actions: ActionSpace) -> gymnasium.Space[Any]:

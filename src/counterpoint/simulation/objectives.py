@@ -1,4 +1,4 @@
-"""What a search makes of a policy's returns in the members of a model: the mean, or something more cautious."""
+"""Objectives of a search: the mean of a policy's returns over the members of a model, or a risk-averse statistic."""
 
 import math
 from abc import ABC, abstractmethod
@@ -11,11 +11,11 @@ from counterpoint.core.settings import Fraction, Weight, check_settings
 
 
 class Objective(ABC):
-    """Larger is better. A member is a world that the data leave open; its episodes differ by start and noise alone."""
+    """Base class of objectives, which are maximised. Episodes of one member differ in first state and noise only."""
 
     @abstractmethod
     def over_members(self, value: Float[Tensor, "k m c"]) -> Float[Tensor, "k c"]:
-        """One number from a candidate's mean return in every member."""
+        """Reduce each candidate's mean returns in the members to one number."""
 
     def __call__(self, returns: Float[Tensor, "k m c n"]) -> Float[Tensor, "k c"]:
         return self.over_members(returns.mean(-1))
@@ -23,7 +23,7 @@ class Objective(ABC):
 
 @dataclass(frozen=True)
 class MeanReturn(Objective):
-    """Every member counts alike."""
+    """The mean over members."""
 
     def over_members(self, value: Float[Tensor, "k m c"]) -> Float[Tensor, "k c"]:
         return value.mean(1)
@@ -31,10 +31,10 @@ class MeanReturn(Objective):
 
 @dataclass(frozen=True)
 class LowerBound(Objective):
-    """The mean over members less some of their standard deviations: where members disagree, a policy is worth less."""
+    """The mean over members less a multiple of their standard deviation, which penalises disagreement."""
 
     deviations: Weight = 1.0
-    """Standard deviations taken off."""
+    """Number of standard deviations that are subtracted."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -45,7 +45,7 @@ class LowerBound(Objective):
 
 @dataclass(frozen=True)
 class WorstShare(Objective):
-    """The mean of the worst members alone, each candidate's own worst (conditional value at risk over members)."""
+    """The mean over each candidate's worst members: the conditional value at risk over members."""
 
     share: Fraction = 0.25
     """Share of the members that count, at least one."""

@@ -1,4 +1,4 @@
-"""Imagined rows from a Ray cluster by Ray Data: the same rows as from one process, in the same order."""
+"""Run the augmentation on a Ray cluster with Ray Data: the same rows as in one process, in the same order."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from counterpoint.simulation.streaming import AugmentationExecutor, Augmentation
 
 @dataclass(frozen=True)
 class RayData(AugmentationExecutor):
-    """A Ray cluster whose nodes can all read the table's file."""
+    """Executor on a Ray cluster whose nodes can all read the table's file."""
 
     address: str = "local"
     """Address of a running cluster ("auto" finds one on this machine), or "local" to start one."""
@@ -29,7 +29,8 @@ class RayData(AugmentationExecutor):
             from ray import data
 
             context = data.DataContext.get_current()
-            context.execution_options.preserve_order, context.enable_progress_bars = True, False
+            context.execution_options.preserve_order = True
+            context.enable_progress_bars = False
             numbers = data.range(len(work.source), override_num_blocks=len(work.source))
             pieces = numbers.map_batches(_imagined, batch_size=1, fn_args=(ray.put(work),), num_cpus=1)
             for batch in pieces.iter_batches(batch_size=None, batch_format="pyarrow"):
@@ -37,7 +38,7 @@ class RayData(AugmentationExecutor):
 
 
 def _imagined(batch: dict[str, Any], work: Any) -> Any:
-    """The piece whose number is in `batch`, as an arrow table; a worker calls it."""
+    """Return the piece whose number is in `batch` as an Arrow table; called in a worker."""
     import ray
 
     (number,) = batch["id"].tolist()

@@ -1,4 +1,4 @@
-"""Trials in a known SCM, logged with the noise that made them (paper, section 5.1: 250 trials of 20 steps)."""
+"""Simulate trials in a known SCM, logged with their exogenous noise (paper, section 5.1: 250 trials of 20 steps)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,12 +19,12 @@ BehaviourPolicy = Callable[[Float[Tensor, "n s"], torch.Generator], Float[Tensor
 """From observed states and a generator to the features of the chosen actions."""
 
 BLOCK = 50
-"""Trials that share one random stream; a block is always simulated whole (see `simulate`)."""
+"""Number of trials that share one random stream; a block is always simulated as a whole (see `simulate`)."""
 
 
 @checked
 def random_policy(task: KnownSCM) -> BehaviourPolicy:
-    """Every action of the task's space alike, whatever the state."""
+    """Return the uniform policy over the task's actions, independent of the state."""
     return lambda state, generator: task.actions.sample(len(state), generator)
 
 
@@ -33,18 +33,17 @@ def random_policy(task: KnownSCM) -> BehaviourPolicy:
 def simulate(
     task: KnownSCM, policy: BehaviourPolicy, trials: int, steps: int, seed: int, stop_at_failure: bool = False
 ) -> Transitions:
-    """Log `trials` trials of `steps` steps; each trial is a subject, and its noise stands in `.noise`.
+    """Log `trials` trials of `steps` steps; each trial is one subject, and `.noise` holds its noise.
 
-    A trial goes on after a failure, as the paper's 20 full steps a trial ask for (of random CartPole trials on earth
-    four in ten fail within 20 steps): the physics carries on from the failed state, every row whose next state lies
-    beyond the limits is `terminated`, and the row after it opens a new episode, so that no window and no value crosses
-    a failure. `step` counts through the trial. With `stop_at_failure` the trial ends at its first terminated row
-    instead, as it always does after a row that has no next state. The last row of a trial is `truncated` unless it is
-    terminated.
+    A trial continues after a failure, because the paper's trials have 20 full steps (40% of random CartPole trials on
+    earth fail within 20 steps): the physics continues from the failed state, every row whose next state lies beyond the
+    limits is `terminated`, and the next row starts a new episode, so that no window and no value crosses a failure.
+    `step` counts through the trial. With `stop_at_failure` the trial ends at its first terminated row instead, as it
+    always does after a row without a next state. The last row of a trial is `truncated` unless it is terminated.
 
-    Trial k is the same for every number of trials: blocks of `BLOCK` trials have streams of their own, and the surplus
-    of the last block is thrown away. Start, noise, observation and policy draw from separate streams, so two policies
-    under one seed meet the same starts and the same noise.
+    Trial k is the same for every number of trials: every block of `BLOCK` trials has its own random streams, and the
+    surplus of the last block is discarded. First states, noise, observation and policy draw from separate streams, so
+    two policies with one seed have the same first states and the same noise.
 
     Where subjects have parameters, trial k belongs to subject k (see `KnownSCM.of_subjects`).
 
@@ -80,8 +79,8 @@ def simulate(
     )
     check_actions(task.actions, rows.action, "the policy's action")
     rows = replace(rows, noise=noise.flatten(0, 1))
-    nothing_follows = bool(next_state.isnan().any())
-    return _until_end(rows, trials) if stop_at_failure or nothing_follows else rows
+    has_random_ends = bool(next_state.isnan().any())
+    return _until_end(rows, trials) if stop_at_failure or has_random_ends else rows
 
 
 def simulate_population(
@@ -92,11 +91,12 @@ def simulate_population(
     seed: int,
     stop_at_failure: bool = False,
 ) -> Transitions:
-    """`trials` trials of each task in one table: the paper's hybrid data set HD is five planets with 50 trials each.
+    """Log `trials` trials of each task in one table: the paper's hybrid data HD is five planets with 50 trials each.
 
-    `policy(task)` is the behaviour in that task. Subjects `i·trials … (i+1)·trials − 1` belong to `tasks[i]`.
+    `policy(task)` is the behaviour policy of that task. Subjects `i·trials … (i+1)·trials − 1` belong to `tasks[i]`.
     """
-    tables, episodes = [], 0
+    tables = []
+    episodes = 0
     for i, task in enumerate(tasks):
         table = simulate(task, policy(task), trials, steps, derive(seed, "task", i), stop_at_failure)
         tables.append(replace(table, subject=table.subject + i * trials, episode=table.episode + episodes))
@@ -106,7 +106,7 @@ def simulate_population(
 
 @checked
 def trial_subset(transitions: Transitions, trials: int) -> Transitions:
-    """The first `trials` trials, so that the paper's subsets of 50, 100, …, 250 are nested."""
+    """Return the first `trials` trials, so that the paper's subsets of 50, 100, …, 250 are nested."""
     held = len(transitions.subject_names)
     if not 1 <= trials <= held:
         raise CounterpointError(f"cannot take {trials} trials of a table that holds {held}; ask for 1 to {held}")
@@ -115,7 +115,7 @@ def trial_subset(transitions: Transitions, trials: int) -> Transitions:
 
 
 def _simulate_block(task: KnownSCM, policy: BehaviourPolicy, steps: int, seed: int, first: int) -> tuple[Tensor, ...]:
-    """States, actions, noise, rewards, outcomes and next states of the trials `first`, …, `first + BLOCK - 1`."""
+    """Simulate the block from trial `first`; return states, actions, noise, rewards, outcomes and next states."""
     begin, observation, choose, end = (
         generator(seed, purpose, first) for purpose in ("initial", "observation", "policy", "end")
     )
@@ -123,15 +123,16 @@ def _simulate_block(task: KnownSCM, policy: BehaviourPolicy, steps: int, seed: i
     act = lambda state, theta: policy(task.observe(state, observation), choose)
     simulator = TaskSimulator(task)
     noise = simulator.fresh(BLOCK, derive(seed, "noise", first))
-    log, chance = [], torch.rand(BLOCK, steps, generator=end)
+    log = []
+    uniform = torch.rand(BLOCK, steps, generator=end)
     for t, step in enumerate(Rollout(simulator, task, act, freeze=False)(task.initial(BLOCK, begin), noise, steps)):
-        concluded = task.conclude(step.state, step.action, step.next_state, chance[:, t])
-        log.append((step.state, step.action, step.noise[0], *concluded))
+        result = task.draw_result(step.state, step.action, step.next_state, uniform[:, t])
+        log.append((step.state, step.action, step.noise[0], *result))
     return tuple(torch.stack(column, 1) for column in zip(*log, strict=True))
 
 
 def _until_end(rows: Transitions, trials: int) -> Transitions:
-    """Each trial up to its first terminated row; its one episode is the trial."""
+    """Cut each trial after its first terminated row; the trial is then one episode."""
     first_episode = rows.episode.view(trials, -1)[:, :1].expand(trials, len(rows) // trials).flatten()
     kept = rows[rows.episode == first_episode]
     return replace(kept, episode=kept.subject.clone())

@@ -1,4 +1,4 @@
-"""What can be done, what it is worth, and simulators that know the truth."""
+"""Decision problems: actions, reward and end of an episode; simulators with known structural equations."""
 
 from counterpoint.core.lazy import attach
 

@@ -1,4 +1,4 @@
-"""A task says what actions exist, what a transition is worth, and when an episode ends; some tasks know the truth."""
+"""Base classes of tasks: `Task` defines actions, reward and end of an episode, `KnownSCM` the transition as well."""
 
 from abc import ABC, abstractmethod
 from typing import NamedTuple
@@ -13,8 +13,8 @@ from counterpoint.data.spaces import ActionSpace
 from counterpoint.data.transitions import Transitions, first_outcome
 
 
-class Conclusion(NamedTuple):
-    """How imagined steps turned out: reward, outcome (−1 where life goes on), next state (NaN where there is none)."""
+class StepResult(NamedTuple):
+    """Reward, outcome (−1 where the episode goes on) and next state (NaN where there is none) of simulated steps."""
 
     reward: Float[Tensor, "*n"]
     outcome: Int[Tensor, "*n"]
@@ -22,9 +22,9 @@ class Conclusion(NamedTuple):
 
 
 class Task(ABC):
-    """Reward and end as pure tensor functions, so that imagined rows get theirs from the same place as real ones.
+    """Base class of decision problems: actions, and the reward and end of an episode as pure tensor functions.
 
-    A task whose end is a matter of chance overrides `expected` and `conclude`, which weigh the end and draw it.
+    A task whose episodes end at random overrides `expected`, the mean over that end, and `draw_result`, which draws it.
     """
 
     actions: ActionSpace
@@ -39,41 +39,44 @@ class Task(ABC):
 
     @abstractmethod
     def reward(self, state: State, action: Action, next_state: State) -> Reward:
-        """What the step was worth."""
+        """Return the reward of each step."""
 
     @abstractmethod
     def terminated(self, next_state: State) -> Flag:
-        """Whether the episode is over in `next_state`."""
+        """Return whether the episode is over in `next_state`."""
 
     def expected(
         self, state: State, action: Action, next_state: State
     ) -> tuple[Float[Tensor, "*n"], Float[Tensor, "*n"]]:
-        """The mean reward of a step, and the probability that the episode goes on after it."""
+        """Return the mean reward of each step, and the probability that the episode goes on after it."""
         return self.reward(state, action, next_state), (~self.terminated(next_state)).float()
 
-    def conclude(
+    def draw_result(
         self,
         state: State,
         action: Action,
         next_state: State,
         uniform: Float[Tensor, "*n"],
-    ) -> Conclusion:
-        """One drawn end of each step; `uniform` between 0 and 1 decides what chance decides."""
+    ) -> StepResult:
+        """Draw the end of each step; `uniform` are draws in [0, 1) that decide random ends."""
         reward = self.reward(state, action, next_state)
-        return Conclusion(reward, first_outcome(self.terminated(next_state)), next_state)
+        return StepResult(reward, first_outcome(self.terminated(next_state)), next_state)
 
 
-def check_task(task: Task, schema: Schema, they: str = "table") -> None:
-    """Raise one line where the task speaks of other actions or, as far as it names them, other state columns."""
-    own = getattr(task, "schema", None)
-    if isinstance(own, Schema):
-        agree(own, schema, "task", they)
+def check_task(task: Task, schema: Schema, other: str = "table") -> None:
+    """Raise an error where the task has other actions than `schema` or, if it names its state columns, other columns.
+
+    `other` names the owner of `schema` in the message.
+    """
+    task_schema = getattr(task, "schema", None)
+    if isinstance(task_schema, Schema):
+        agree(task_schema, schema, "task", other)
     else:
-        agree_on_actions(task.actions, schema.actions, "task", they)
+        agree_on_actions(task.actions, schema.actions, "task", other)
 
 
 class KnownSCM(Task):
-    """A task whose structural equation s' = f(s, a, u) and noise are known: simulator and judge of counterfactuals."""
+    """A task whose structural equation s' = f(s, a, u) and noise are known: a simulator with true counterfactuals."""
 
     state_names: tuple[str, ...]
     noise_width: int
@@ -84,28 +87,28 @@ class KnownSCM(Task):
 
     @abstractmethod
     def initial(self, count: int, generator: torch.Generator) -> Float[Tensor, "n s"]:
-        """First states."""
+        """Draw first states."""
 
     @abstractmethod
     def noise(self, count: int, generator: torch.Generator) -> Float[Tensor, "n u"]:
-        """Draws of the noise u."""
+        """Draw the exogenous noise u."""
 
     @abstractmethod
     def transition(self, state: State, action: Action, noise: Noise) -> State:
-        """The structural equation s' = f(s, a, u)."""
+        """Return the next state s' = f(s, a, u)."""
 
     def at_evaluation(self) -> "KnownSCM":
-        """The task in which a policy is judged; itself unless its noise is another then."""
+        """Return the task in which policies are evaluated; itself unless its noise differs in evaluation."""
         return self
 
     def observe(self, state: State, generator: torch.Generator) -> State:
-        """What the policy sees of the state; the state itself unless the task has observation noise."""
+        """Return the state as the policy observes it: itself, unless the task has observation noise."""
         return state
 
     def of_subjects(self, subject: Int[Tensor, " n"]) -> "KnownSCM":
-        """The structural equation of these subjects, row by row; the task itself where subjects do not differ."""
+        """Return the task with these subjects' parameters, row by row; itself where subjects do not differ."""
         return self
 
     def counterfactual(self, rows: Transitions, action: Action) -> Float[Tensor, "n s"]:
-        """The truth: the same state and the same recorded noise, another action. `rows.noise` must hold the noise."""
+        """Return true next states under another action, with the noise recorded in `rows.noise`."""
         return self.of_subjects(rows.subject).transition(rows.state, action, rows.noise)

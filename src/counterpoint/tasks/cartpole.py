@@ -40,7 +40,7 @@ NoiseReading = Literal["scaled", "relative", "observation", "absolute"]
 
 @dataclass(frozen=True)
 class CartPole(KnownSCM):
-    """Keep the pole upright; the noise columns are four for the state and one for the action.
+    """CartPole: keep the pole upright. Four noise columns act on the state and one on the action.
 
     The paper says "5% Gaussian noise to both states and actions" and no more, so the reading is an option:
     `scaled` adds size·`STATE_SCALE`·u to s', `relative` multiplies s' by 1 + size·u, `absolute` adds size·u, and
@@ -56,12 +56,12 @@ class CartPole(KnownSCM):
     noise_size: Weight = 0.05
     """Size of the noise on states and actions; 0 for the noise-free simulator."""
     evaluation_noise_size: Weight = 0.05
-    """Size of the noise in `at_evaluation`; 0 to judge policies without noise."""
+    """Size of the noise in `at_evaluation`; 0 to evaluate policies without noise."""
     horizon: Positive = 500
     """Steps after which an evaluation episode is cut, as in CartPole-v1."""
     discount: Share = 0.99
     mirror_declared: bool = False
-    """Whether its logs say that left and right are alike, which a model may then rely on."""
+    """Whether the schema of its logs declares the mirror symmetry of left and right, which a model may then use."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -70,7 +70,7 @@ class CartPole(KnownSCM):
     state_names = ("position", "velocity", "angle", "angular_velocity")
     noise_width = 5
     selection_horizon = 200
-    """A pole that stands this long in a model stands; 500 steps there choose no better."""
+    """A pole that is upright after this many steps in a model stays so; 500 steps select no better checkpoints."""
 
     @property
     def schema(self) -> Schema:
@@ -79,15 +79,15 @@ class CartPole(KnownSCM):
 
     @property
     def ceiling(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """A step is worth 1."""
+        """The return of a whole episode: every step has reward 1."""
         return float(self.horizon)
 
     def at_evaluation(self) -> "CartPole":
-        """The task in which a policy is judged: the same physics with the evaluation's noise."""
+        """Return the same physics with the noise of the evaluation."""
         return replace(self, noise_size=self.evaluation_noise_size)
 
     def reward(self, state: State, action: Action, next_state: State) -> Reward:
-        """1 for every step, the failing one too, as in CartPole-v1."""
+        """Return 1 for every step, the failing one included, as in CartPole-v1."""
         return torch.ones_like(next_state[..., 0])
 
     def terminated(self, next_state: State) -> Flag:
@@ -113,7 +113,7 @@ class CartPole(KnownSCM):
         return state + self.noise_size * torch.randn(state.shape, generator=generator).to(state)
 
     def physics(self, state: State, action: Action) -> State:
-        """One noise-free Euler step of CartPole-v1; `action` may be any real number."""
+        """Return the state after one noise-free Euler step of CartPole-v1; `action` may be any real number."""
         velocity, angle, spin = state[..., 1], state[..., 2], state[..., 3]
         force = FORCE * (2 * action[..., 0] - 1)
         sine, cosine, mass = angle.sin(), angle.cos(), CART_MASS + POLE_MASS

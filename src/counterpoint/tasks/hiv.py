@@ -11,8 +11,8 @@ with x = (T₁, T₂, T₁*, T₂*, V, E), drug efficacies ε₁ (reverse transc
 
 Adams, Banks, Kwon, Tran, "Dynamic multidrug therapies for HIV: optimal and STI control approaches", Mathematical
 Biosciences and Engineering 1(2), 2004; reward and starting state of Ernst, Stan, Gonçalves, Wehenkel, "Clinical data
-based optimal STI strategies for HIV", CDC 2006. The noise is this package's: without it a counterfactual would have
-nothing to keep.
+based optimal STI strategies for HIV", CDC 2006. The noise is added by this package: without it,
+counterfactuals are trivial.
 """
 
 import math
@@ -51,12 +51,12 @@ IMMUNE_SOURCE, IMMUNE_BIRTH, IMMUNE_BIRTH_HALF = 1.0, 0.3, 100.0
 IMMUNE_IMPAIRMENT, IMMUNE_IMPAIRMENT_HALF, IMMUNE_DEATH = 0.25, 500.0, 0.1
 BOUNDS = (("log_T1", 0.0, 16.0), ("log_T2", -10.0, 11.0), ("log_T1_infected", -40.0, 16.0),
           ("log_T2_infected", -40.0, 11.0), ("log_virus", -40.0, 18.0), ("log_immune", -2.0, 15.0))  # fmt: skip
-"""What is known of a millilitre of blood: it holds no more cells and virions than this, and always some healthy cells.
-A fitted model that is asked far from its log would else be free to promise immunity without end."""
+"""Physiological bounds of each log state in a millilitre of blood. They keep a fitted model from predicting unbounded
+immunity far from its log."""
 
 
 class HIVResponse(NamedTuple):
-    """What differs between patients: scalars for one patient, one value a row for several. The defaults are Adams'."""
+    """A patient's parameters: scalars for one patient, one value for each row for several. Defaults of Adams et al."""
 
     infection_1: Float[Tensor, "*n"] = torch.tensor(8e-7)
     """k₁, infection rate of T cells."""
@@ -69,7 +69,7 @@ class HIVResponse(NamedTuple):
 
 
 def population(count: int, seed: int, spread: float = 0.1) -> HIVResponse:
-    """Patients whose infection rates and drug efficacies are the published ones times exp(spread·N(0,1))."""
+    """Draw patients whose infection rates and drug efficacies are the published ones times exp(spread·N(0,1))."""
     factor = (spread * torch.randn(3, count, generator=seeded(seed, "response"))).exp()
     mean = HIVResponse()
     return HIVResponse(
@@ -82,7 +82,7 @@ def population(count: int, seed: int, spread: float = 0.1) -> HIVResponse:
 
 @dataclass(frozen=True, eq=False)
 class HIV(KnownSCM):
-    """Six log states; actions: nothing, either inhibitor, both (taken or not)."""
+    """HIV infection with six log states; actions: no drug, either inhibitor, or both."""
 
     response: HIVResponse = field(default_factory=HIVResponse)
     """One patient, or a population: row i then belongs to patient i (see `of_subjects`)."""
@@ -91,12 +91,12 @@ class HIV(KnownSCM):
     initial_spread: Weight = 0.1
     """Standard deviation of each log state around `UNHEALTHY` at the start."""
     reward_unit: Amount = 1e5
-    """Ernst's reward is divided by this, to bring it near one at the start."""
+    """Divisor of the reward of Ernst et al., which brings it near one at the start."""
     horizon: Positive = 200
     """Steps of five days."""
     discount: Share = 0.98
     compiled: bool = False
-    """Whether an integration step is compiled (`torch.compile`): one kernel instead of ninety on a GPU."""
+    """Whether an integration step is compiled by `torch.compile`, into one GPU kernel instead of ninety."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -110,20 +110,20 @@ class HIV(KnownSCM):
         return Schema.of(self.state_names, self.actions, knowledge=Knowledge(bounds=BOUNDS))
 
     def of_subjects(self, subject: Int[Tensor, " n"]) -> "HIV":
-        """The equation of these patients, row by row; numbers beyond the population start over at its first patient."""
+        """Return the task with these patients' parameters, row by row; subject numbers wrap around the population."""
         if self.response.infection_1.ndim == 0:
             return self
         rows = subject.cpu() % len(self.response.infection_1)
         return replace(self, response=HIVResponse(*(value[rows].to(subject.device) for value in self.response)))
 
     def reward(self, state: State, action: Action, next_state: State) -> Reward:
-        """1000 E − 0.1 V − 20000 ε₁² − 2000 ε₂², of the state that the step leads to and the published efficacies."""
+        """Return 1000 E − 0.1 V − 20000 ε₁² − 2000 ε₂² of the next state, with the published efficacies."""
         virus, immune = next_state[..., 4].exp(), next_state[..., 5].exp()
         drugs = 20000 * 0.7**2 * action[..., 0] + 2000 * 0.3**2 * action[..., 1]
         return (1000 * immune - 0.1 * virus - drugs) / self.reward_unit
 
     def terminated(self, next_state: State) -> Flag:
-        """Never: the disease is chronic."""
+        """Return False for every row: the disease is chronic."""
         return torch.zeros_like(next_state[..., 0], dtype=torch.bool)
 
     def initial(self, count: int, generator: torch.Generator) -> Float[Tensor, "n 6"]:
@@ -138,13 +138,15 @@ class HIV(KnownSCM):
         return self.flow(state.double(), action.double()).to(state.dtype) + self.noise_size * noise
 
     def flow(self, state: State, action: Action) -> State:
-        """Five days of the noise-free equations, by the exponential midpoint rule with one Richardson extrapolation.
+        """Return the state after five days of the noise-free equations, by the exponential midpoint rule.
 
-        Each equation reads dx = production − loss·x, solved exactly with both held at their value at the midpoint. That
-        keeps x positive at any step size; the classical Runge–Kutta method does not, because a viral peak infects
-        macrophages at more than a hundred a day. In log states the error is about 0.0005, and 0.02 at viral peaks.
+        The rule is applied with two step sizes and extrapolated once (Richardson). Each equation reads
+        dx = production − loss·x, solved exactly with both held at their value at the midpoint. That keeps x positive at
+        any step size; the classical Runge–Kutta method does not, because a viral peak infects macrophages at more than
+        a hundred a day. In log states the error is about 0.0005, and 0.02 at viral peaks.
         """
-        coarse, fine = (self._midpoint_rule(state, action, steps) for steps in (SUBSTEPS, 2 * SUBSTEPS))
+        coarse = self._midpoint_rule(state, action, SUBSTEPS)
+        fine = self._midpoint_rule(state, action, 2 * SUBSTEPS)
         return (4 * fine - coarse) / 3
 
     def _midpoint_rule(self, state: State, action: Action, steps: int) -> State:
@@ -156,7 +158,7 @@ class HIV(KnownSCM):
 
 
 def _step(x: Float[Tensor, "*n 6"], action: Action, response: HIVResponse, days: float) -> Float[Tensor, "*n 6"]:
-    """One step of the exponential midpoint rule."""
+    """Return the populations after one step of the exponential midpoint rule."""
     midpoint = _relax(x, *balance(x, action, response), days / 2)
     return _relax(x, *balance(midpoint, action, response), days)
 
@@ -169,7 +171,7 @@ def _compiled_step() -> Callable[..., Float[Tensor, "*n 6"]]:
 def balance(
     x: Float[Tensor, "*n 6"], action: Action, response: HIVResponse
 ) -> tuple[Float[Tensor, "*n 6"], Float[Tensor, "*n 6"]]:
-    """Production and rate of loss of (T₁, T₂, T₁*, T₂*, V, E), per day."""
+    """Return production and rate of loss of (T₁, T₂, T₁*, T₂*, V, E), per day."""
     t1, t2, infected_1, infected_2, virus, immune = x.unbind(-1)
     transcriptase = response.transcriptase * action[..., 0]
     rate_1 = (1 - transcriptase) * response.infection_1
@@ -202,5 +204,5 @@ def balance(
 def _relax(
     x: Float[Tensor, "*n 6"], production: Float[Tensor, "*n 6"], loss: Float[Tensor, "*n 6"], days: float
 ) -> State:
-    """The solution after `days` of dx = production − loss·x with both constant."""
+    """Return the solution after `days` of dx = production − loss·x with both constant."""
     return x + (production / loss - x) * -torch.expm1(-days * loss)

@@ -27,7 +27,7 @@ RADIO_DOSE = 2.0
 
 
 def log_ball(diameter: float) -> float:
-    """Log volume in cm³ of a ball of `diameter` cm."""
+    """Return the log volume in cm³ of a ball of `diameter` cm."""
     return math.log(math.pi / 6 * diameter**3)
 
 
@@ -36,7 +36,10 @@ LOG_DEATH = log_ball(13)
 
 
 class TumourResponse(NamedTuple):
-    """How a patient responds: scalars for one patient, one value a row for several. The default is near the mean."""
+    """A patient's response parameters: scalars for one patient, one value for each row for several.
+
+    The defaults are near the mean of the population.
+    """
 
     radio: Float[Tensor, "*n"] = torch.tensor(0.175)
     """α, the linear response to radiotherapy; the quadratic one is β = α/10."""
@@ -47,25 +50,25 @@ class TumourResponse(NamedTuple):
 
 
 def population(count: int, seed: int, chemo_spread: float = 0.0007) -> TumourResponse:
-    """Responses of `count` patients: (α, ρ) jointly normal with correlation 0.87 and both positive, β_c normal.
+    """Draw the responses of `count` patients: (α, ρ) jointly normal with correlation 0.87, both positive; β_c normal.
 
     The published β_c barely varies; widen `chemo_spread` for patients who differ in which treatment suits them.
     """
     draw = seeded(seed, "response")
-    found: list[Tensor] = []
-    while sum(map(len, found)) < count:
+    accepted: list[Tensor] = []
+    while sum(map(len, accepted)) < count:
         first, second = torch.randn(2, 64 + 3 * count, generator=draw)
         radio = 0.0398 + 0.168 * first
         growth = 7e-5 + 7.23e-3 * (0.87 * first + math.sqrt(1 - 0.87**2) * second)
-        found.append(torch.stack([radio, growth], 1)[(radio > 0) & (growth > 0)])
-    radio, growth = torch.cat(found)[:count].T
+        accepted.append(torch.stack([radio, growth], 1)[(radio > 0) & (growth > 0)])
+    radio, growth = torch.cat(accepted)[:count].T
     chemo = (0.028 + chemo_spread * torch.randn(count, generator=draw)).clamp_min(0)
     return TumourResponse(radio, growth, chemo)
 
 
 @dataclass(frozen=True, eq=False)
 class Tumour(KnownSCM):
-    """State: log volume and drug concentration; actions: nothing, chemotherapy, radiotherapy, both (given or not).
+    """Tumour growth; state: log volume and drug concentration; actions: none, chemotherapy, radiotherapy, both.
 
     The concentration has no noise: its next value is a function of state and action.
     """
@@ -73,11 +76,11 @@ class Tumour(KnownSCM):
     response: TumourResponse = field(default_factory=TumourResponse)
     """One patient, or a population: row i then belongs to patient i (see `of_subjects`)."""
     radio_cost: Finite = 0.35
-    """Cost of a fraction of radiotherapy, in units of log volume; makes the best decision differ between patients."""
+    """Cost of a fraction of radiotherapy, in units of log volume; with it the best action differs between patients."""
     chemo_cost: Finite = 0.0
     """Cost of a dose of chemotherapy."""
     death_cost: Finite = 10.0
-    """Cost of dying, so that an early end is never a way to save costs."""
+    """Cost of death, so that an early end never saves costs."""
     noise_size: Weight = 0.01
     """Standard deviation of e."""
     horizon: Positive = 60
@@ -92,14 +95,14 @@ class Tumour(KnownSCM):
     noise_width = 1
 
     def of_subjects(self, subject: Int[Tensor, " n"]) -> "Tumour":
-        """The equation of these patients, row by row; numbers beyond the population start over at its first patient."""
+        """Return the task with these patients' parameters, row by row; subject numbers wrap around the population."""
         if self.response.radio.ndim == 0:
             return self
         rows = subject.cpu() % len(self.response.radio)
         return replace(self, response=TumourResponse(*(value[rows].to(subject.device) for value in self.response)))
 
     def reward(self, state: State, action: Action, next_state: State) -> Reward:
-        """The fall of the log volume, less the cost of treatment and of death."""
+        """Return the fall of the log volume, less the cost of treatment and of death."""
         cost = self.chemo_cost * action[..., 0] + self.radio_cost * action[..., 1]
         return state[..., 0] - next_state[..., 0] - cost - self.death_cost * self.terminated(next_state)
 
@@ -107,7 +110,7 @@ class Tumour(KnownSCM):
         return next_state[..., 0] > LOG_DEATH
 
     def initial(self, count: int, generator: torch.Generator) -> Float[Tensor, "n 2"]:
-        """Diameters log-uniform between 1 and 10 cm, no drug."""
+        """Draw diameters log-uniform between 1 and 10 cm, no drug."""
         share = torch.rand(count, generator=generator)
         log_volume = log_ball(1) + share * (log_ball(10) - log_ball(1))
         return torch.stack([log_volume, torch.zeros(count)], 1)

@@ -45,7 +45,7 @@ from counterpoint.models.dynamics.hazards import (
 from counterpoint.nets.likelihood import Likelihood, fit_by_likelihood
 from counterpoint.nets.stacked import unstack, with_weights
 from counterpoint.nets.training import Monitor
-from counterpoint.tasks.base import Conclusion, Task
+from counterpoint.tasks.base import StepResult, Task
 
 CLEARLY = 0.95
 """A network is preferred to logistic regression where its loss on held-out subjects is below this share of the other's:
@@ -92,13 +92,13 @@ class LearnedTask(nn.Module, Task, Artifact):
         probability, reward = self.branches(state, action, next_state)
         return (probability * reward).sum(-1), probability[..., -1]
 
-    def conclude(self, state: Tensor, action: Tensor, next_state: Tensor, uniform: Tensor) -> Conclusion:
+    def draw_result(self, state: Tensor, action: Tensor, next_state: Tensor, uniform: Tensor) -> StepResult:
         probability, reward = self.branches(state, action, next_state)
         branch, outcomes = pick(probability, uniform.to(probability)), len(self.outcome_names)
         outcome = torch.where(branch < 2 * outcomes, branch % outcomes, GOES_ON)
         cut_short = (branch < outcomes)[..., None]
         taken = reward.gather(-1, branch[..., None])[..., 0]
-        return Conclusion(taken, outcome, next_state.masked_fill(cut_short, torch.nan))
+        return StepResult(taken, outcome, next_state.masked_fill(cut_short, torch.nan))
 
     @torch.no_grad()
     def branches(
