@@ -253,7 +253,7 @@ def _set_error(model: Any, causal: CausalSet, seed: int) -> CounterfactualError:
     """Mean distance over interventions at the 25th, 50th and 75th percentiles."""
     x, noise = causal.sample(TEST_ROWS, derive(seed, "test"))
     errors, fresh_errors = [], []
-    for variable, value in causal.questions(x):
+    for variable, value in causal.queries(x):
         truth, held = causal.counterfactual(noise, variable, value), {variable: value}
         errors.append(_distance(model.counterfactual(x, held), truth))
         fresh_errors.append(_distance(model.sample(len(x), generator(seed, "fresh"), held), truth))

@@ -1,4 +1,4 @@
-"""The truth as a model: a known SCM wherever a fitted one is asked for, to say what the best fit could have reached."""
+"""A known SCM in place of a fitted model: an upper bound of what any fitted model can reach."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from counterpoint.tasks.base import KnownSCM
 
 
 class KnownMechanism(SubjectMechanism):
-    """The task's own equation; where subjects differ, a subject's factor is its number in the population."""
+    """The task's structural equation; where subjects differ, a subject's factor is its number in the population."""
 
     capturable = False
     where: Tensor
@@ -34,8 +34,8 @@ class KnownMechanism(SubjectMechanism):
         if self.context_width == width + self.task.actions.width:
             return self.task.transition(state, action, noise)
         flat = lambda x: x.flatten(0, 1)
-        own = self.task.of_subjects(number.flatten().long())
-        return own.transition(flat(state), flat(action), flat(noise)).view(state.shape)
+        subject_task = self.task.of_subjects(number.flatten().long())
+        return subject_task.transition(flat(state), flat(action), flat(noise)).view(state.shape)
 
     def prior(self, count: int, random: torch.Generator) -> Float[Tensor, "n u"]:
         return self.task.noise(count, random)
@@ -46,33 +46,33 @@ class KnownMechanism(SubjectMechanism):
 
 @final
 class KnownModel(Model):
-    """A known SCM that imagines, samples and is simulated as a fitted model is."""
+    """A known SCM with the interface of a fitted model."""
 
     kind: ClassVar[str] = "known"
     mechanism: KnownMechanism
 
     def sample(self, state: Values, action: object, random: torch.Generator, theta: Theta = NO_THETA) -> Values:
-        asked, taken = self._query(state, action)
+        query, taken = self._query(state, action)
         factors = self._factors(theta, len(taken))
         noise = self.mechanism.prior(len(taken), random)
-        return asked.restore(self._next(asked.values, taken, factors, noise), self.schema.states)
+        return query.restore(self._next(query.values, taken, factors, noise), self.schema.states)
 
     def imagine(
         self, rows: Transitions, action: Float[Tensor, "n m a"], random: torch.Generator, theta: Theta = NO_THETA
     ) -> Float[Tensor, "n m s"]:
-        """Next states under other actions and the noise that the simulator recorded."""
+        """Return next states under other actions, with the noise that the simulator recorded."""
         factors = self._factors(theta, len(rows), rows)
         after = [self._next(rows.state, other, factors, rows.noise) for other in action.unbind(1)]
         return torch.stack(after, 1)
 
     def _next(self, state: Tensor, action: Tensor, factors: Tensor, noise: Tensor) -> Tensor:
-        told = torch.cat([state, action, factors], -1)
-        return self.mechanism.predict(told[None], state[None], noise[None])[0]
+        context = torch.cat([state, action, factors], -1)
+        return self.mechanism.predict(context[None], state[None], noise[None])[0]
 
 
 @dataclass(frozen=True)
 class TrueModel(MechanismRecipe[KnownModel]):
-    """Learns nothing: every job's model is the task itself. The ceiling of everything that is fitted."""
+    """Recipe that fits nothing: every job's model is the task itself."""
 
     task: KnownSCM
     population: bool = False

@@ -6,7 +6,7 @@ import torch
 from counterpoint.core.artifacts import decode, encode, recipe_hash
 from counterpoint.core.seeding import generator
 from counterpoint.ope.true_return import returns
-from counterpoint.registry import known
+from counterpoint.registry import Registry
 from counterpoint.simulation.gym import SCMEnv
 from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks import hiv, tumour
@@ -47,7 +47,7 @@ def test_ends_are_drawn_as_often_as_they_are_expected(task: KnownSCM) -> None:
 
 @every
 def test_it_is_written_exactly_and_comes_back(task: KnownSCM) -> None:
-    again = decode(encode(task), known())
+    again = decode(encode(task), Registry())
     assert type(again) is type(task)
     assert recipe_hash(again) == recipe_hash(task)
 

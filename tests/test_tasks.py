@@ -392,7 +392,7 @@ def test_interventions_change_descendants_only() -> None:
 
 def test_questions_are_quartiles_of_the_intervened_variables() -> None:
     x, _ = TRIANGLE_NLIN.sample(4000, seed=0)
-    asked = TRIANGLE_NLIN.questions(x)
+    asked = TRIANGLE_NLIN.queries(x)
     assert [variable for variable, _ in asked] == [0, 0, 0, 1, 1, 1]
     for (variable, value), share in zip(asked, (0.25, 0.5, 0.75) * 2, strict=True):
         assert math.isclose(float((x[:, variable] < value).float().mean()), share, abs_tol=1e-3)

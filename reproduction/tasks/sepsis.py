@@ -1,4 +1,4 @@
-"""A synthetic ward of septic patients: 46 columns, 25 pairs of doses, death and discharge, and every equation known.
+"""Synthetic septic patients: 46 columns, 25 pairs of doses, death and discharge, with known structural equations.
 
     z' = z + rate·(pulls − z) + treatment(z, a, subject) + noise·u          36 measured columns (`sepsis_columns`)
     ventilated' = 1[u < −2.1 + 3·ventilated − 0.5·z(PaO2/FiO2) − 0.3·z(GCS)]
@@ -6,12 +6,12 @@
     P(died | s) = sigmoid(severity − 6.3)
     P(survived | s) = (1 − P(died))·sigmoid(−severity − 1.9 − 1.5·ventilated)
 
-Fluid fills the vessels and makes urine; what leaks out drowns the lung, which heals slowly. A vasopressor raises the
-pressure at once; where the vessels were not slack it starves tissue, which shows as lactate. Patients differ, in no
-column: whose pressure follows a drug less is harmed by it more. A step is four hours; doses and reward are those of
-Raghu et al., "Deep reinforcement learning for sepsis treatment", 2017. It is no model of patients: it has a cohort's
-columns, ranges and kinds of trouble, and truths to compare with (reproduction/docs/sepsis.md compares them with it).
-A patient who is still there at the horizon has neither outcome, where a cohort knows it.
+Fluid raises the pressure and the urine output; fluid that leaks out harms the lung, which heals slowly. A vasopressor
+raises the pressure at once; where the vessels were not dilated it reduces perfusion, which raises the lactate. Patients
+differ in their response, which no column shows: a patient whose pressure responds less is harmed more. A step is four
+hours; doses and reward are those of Raghu et al., "Deep reinforcement learning for sepsis treatment", 2017. It is no
+model of patients: it has a cohort's columns, ranges and difficulties, with known truth (reproduction/docs/sepsis.md
+compares it with cohorts). A patient who is still on the ward at the horizon has neither outcome; a cohort records it.
 """
 
 from collections.abc import Callable
@@ -61,29 +61,28 @@ TREATMENT = {
     "Glucose": (0.0, 0.2, 0.2),  # Catecholamines.
     "SGOT": (0.0, 0.0, 0.25),  # A clamped gut and liver.
 }
-"""What a dose does at once; pressure, lung and how patients differ are in `SyntheticSepsis.treatment`."""
+"""Immediate effects of the doses; `SyntheticSepsis.treatment` adds those on pressure and lung."""
 FLUID_PRESSURE, VASO_PRESSURE, LEAK = 1.0, 1.6, 0.45
 """Effects of a very large dose on the pressure (in 13.5 mmHg), and of leaking fluid on the lung."""
 COMPUTED = ("SOFA", "SIRS", "Shock_Index", "paO2", "output_total")
-"""Columns that others determine."""
+"""Columns that are computed from others."""
 WARM_UP = 4
-"""Untreated steps before the record begins, in which the columns come to fit each other."""
+"""Untreated steps before the record begins, after which the columns are consistent."""
 
 
 class SepsisResponse(NamedTuple):
-    """How a patient responds: scalars for one patient, one value a row for several."""
+    """A patient's response parameters: scalars for one patient, one value for each row for several."""
 
     fluid: Float[Tensor, "*n"] = torch.tensor(1.0)
-    """Factor of what fluid does to the pressure, and divisor of what leaks into the lung: how tight the vessels are."""
+    """Factor of the effect of fluid on the pressure, and divisor of the fluid that leaks into the lung."""
     vasopressor: Float[Tensor, "*n"] = torch.tensor(1.0)
-    """Factor of what the vasopressor does to the pressure, and divisor of how far it starves tissue: a weak heart
-    does not work against clamped vessels."""
+    """Factor of the effect of the vasopressor on the pressure, and divisor of its harm to perfusion."""
     infection: Float[Tensor, "*n"] = torch.tensor(0.0)
-    """Where the inflammation settles, in standard deviations: how far the infection is out of control."""
+    """Level to which the inflammation tends, in standard deviations: the severity of the infection."""
 
 
 def population(count: int, seed: int, spread: float = 0.6) -> SepsisResponse:
-    """Patients whose responses are 1 times exp(spread·N(0,1)) and whose infections settle about N(0, 1)."""
+    """Draw patients whose responses are 1 times exp(spread·N(0,1)) and whose infections are N(0, 1)."""
     fluid, vasopressor, infection = torch.randn(3, count, generator=seeded(seed, "response"))
     return SepsisResponse((spread * fluid).exp(), (spread * vasopressor).exp(), infection)
 
@@ -119,14 +118,14 @@ class SyntheticSepsis(KnownSCM):
         return SCHEMA
 
     def of_subjects(self, subject: Int[Tensor, " n"]) -> "SyntheticSepsis":
-        """The equation of these patients, row by row; numbers beyond the population start over at its first patient."""
+        """Return the task with these patients' parameters, row by row; subject numbers wrap around the population."""
         if self.response.fluid.ndim == 0:
             return self
         rows = subject.cpu() % len(self.response.fluid)
         return replace(self, response=SepsisResponse(*(value[rows].to(subject.device) for value in self.response)))
 
     def severity(self, state: State) -> Float[Tensor, "*n"]:
-        """How ill a patient is, about 1 ± 1: pressure, lactate, lung, brain, kidney, age and other illness."""
+        """Return the severity, about 1 ± 1, from pressure, lactate, lung, brain, kidney, age and other illness."""
         z = standardised(state)
         part = lambda name: z[..., MOVING[name]]
         organs = 0.6 * part("Arterial_lactate") - 0.6 * part("PaO2_FiO2") - 0.3 * part("GCS") + 0.3 * part("Creatinine")
@@ -134,18 +133,18 @@ class SyntheticSepsis(KnownSCM):
         return 0.8 * hypotension(state) + organs + 0.25 * age + 0.15 * other
 
     def hazard(self, state: State) -> Float[Tensor, "*n 3"]:
-        """P(died), P(survived: is discharged) and P(stays) in this step."""
+        """Return P(died), P(survived: is discharged) and P(stays) in this step."""
         severity = self.severity(state)
         died = (severity - 6.3).sigmoid()
         home = (1 - died) * (-severity - 1.9 - 1.5 * state[..., PLACE["mechvent"]]).sigmoid()
         return torch.stack([died, home, 1 - died - home], -1)
 
     def reward(self, state: State, action: Action, next_state: State) -> Reward:
-        """What a step is worth after which the patient stays: a falling SOFA score and a falling lactate."""
+        """Return the reward of a step after which the patient stays: a falling SOFA score and a falling lactate."""
         return raghu_reward(state, next_state, self.same_sofa, self.sofa_change, self.lactate_change)
 
     def terminated(self, next_state: State) -> Flag:
-        """What has no next state is over; of the rest `expected` tells the probability."""
+        """Return whether the row has no next state; for other rows `expected` gives the probability of an end."""
         return next_state.isnan().any(-1)
 
     def expected(self, state: State, action: Action, next_state: State) -> tuple[Tensor, Tensor]:
@@ -160,7 +159,7 @@ class SyntheticSepsis(KnownSCM):
         return StepResult(reward, outcome, next_state.masked_fill((outcome >= 0)[..., None], torch.nan))
 
     def initial(self, count: int, generator: torch.Generator) -> Float[Tensor, "n 46"]:
-        """Feverish patients of an ordinary response, after some untreated hours."""
+        """Draw patients with fever and an average response, after some untreated steps."""
         state = torch.zeros(count, len(CTRL46))
         for name, (_, centre, spread, limits) in STATIC.items():
             state[:, PLACE[name]] = (centre + spread * torch.randn(count, generator=generator)).clamp(*limits)
@@ -169,9 +168,10 @@ class SyntheticSepsis(KnownSCM):
         z = 1.2 * torch.randn(count, len(TABLE), generator=generator)
         z[:, [MOVING["WBC_count"], MOVING["Temp_C"]]] += 1.2
         state[:, constants(state.device).places] = measured(z)
-        anybody, untreated = replace(self, response=SepsisResponse()), torch.zeros(count, 2)
+        average = replace(self, response=SepsisResponse())
+        untreated = torch.zeros(count, 2)
         for _ in range(WARM_UP):
-            state = anybody.transition(state, untreated, self.noise(count, generator))
+            state = average.transition(state, untreated, self.noise(count, generator))
         state[:, PLACE["output_total"]] = state[:, PLACE["output_4hourly"]]
         return state
 
@@ -191,7 +191,7 @@ class SyntheticSepsis(KnownSCM):
         return with_derived(next_state)
 
     def treatment(self, z: Float[Tensor, "*n moving"], action: Action) -> Float[Tensor, "*n moving"]:
-        """What the doses do to every measured column in one step."""
+        """Return the effect of the doses on every measured column in one step."""
         millilitres, micrograms = action.unbind(-1)
         fluid, vasopressor = millilitres / (millilitres + FLUID_HALF), micrograms / (micrograms + VASO_HALF)
         firm = (1 + 1.5 * z[..., MOVING["MeanBP"]]).sigmoid()  # Vessels that were not slack.
@@ -208,17 +208,17 @@ class SyntheticSepsis(KnownSCM):
 
 
 def inflammation(z: Float[Tensor, "*n moving"]) -> Float[Tensor, "*n"]:
-    """The mean of white cells and temperature, in standard deviations."""
+    """Return the mean of white cells and temperature, in standard deviations."""
     return (z[..., MOVING["WBC_count"]] + z[..., MOVING["Temp_C"]]) / 2
 
 
 def hypotension(state: State) -> Float[Tensor, "*n"]:
-    """How far the mean pressure is too low: 0.1 at 80 mmHg, 0.35 at 70, 1.1 at 60 and 2 at 50."""
+    """Return how far the mean pressure is below normal: 0.1 at 80 mmHg, 0.35 at 70, 1.1 at 60 and 2 at 50."""
     return torch.nn.functional.softplus((70 - state[..., PLACE["MeanBP"]]) / 5) / 2
 
 
 def with_derived(state: State) -> State:
-    """The state with the columns that others determine, made anew so that gradients pass."""
+    """Return the state with the computed columns, as a new tensor so that gradients pass."""
     now = dict(zip(CTRL46, state.unbind(-1), strict=True))
     derived = {
         "paO2": now["PaO2_FiO2"] * now["FiO2_1"],
@@ -253,21 +253,24 @@ SCHEMA = Schema(
 )
 
 FLUID_CUTS, VASO_CUTS = (-0.3, 0.25, 0.75, 1.4), (1.5, 1.75, 2.1, 2.7)
-"""Where a physician's inclination becomes the next dose: about three rows in ten have no fluid and eight in ten no
-vasopressor, and the rest are about even, as quartiles of what was given are."""
+"""Thresholds of the physician's score between dose levels: about three in ten rows have no fluid and eight in ten no
+vasopressor; the other levels are about equally frequent, as quartiles are."""
 Behaviour = Callable[[Float[Tensor, "n s"], torch.Generator], Float[Tensor, "n a"]]
 
 
 def physician(task: SyntheticSepsis) -> Behaviour:
-    """Treats the more the sicker, unsteadily: fluid by weight, as much for a wet lung as for a dry one; the vasopressor
-    late, once lactate has risen. Weight and lactate last, so doses do, and nothing decides but the state."""
+    """Return the behaviour policy, whose doses rise with severity and have a random part.
+
+    Fluid depends on weight and not on the lung; the vasopressor follows the lactate, so it comes late. Weight and
+    lactate change slowly, and so do the doses. The policy depends on the state only.
+    """
 
     def act(state: Float[Tensor, "n 46"], generator: torch.Generator) -> Float[Tensor, "n 2"]:
         low, lactate = hypotension(state), standardised(state)[..., MOVING["Arterial_lactate"]]
         weight = (state[..., PLACE["Weight_kg"]] - STATIC["Weight_kg"].centre) / STATIC["Weight_kg"].spread
-        unsteady = torch.randn(len(state), 2, generator=generator).to(state)
-        fluid = 0.2 * task.severity(state) + 0.3 * low + 0.8 * weight + 0.7 * unsteady[:, 0]
-        vasopressor = 0.2 * task.severity(state) + 0.4 * low + 0.7 * lactate + 0.6 * unsteady[:, 1]
+        noise = torch.randn(len(state), 2, generator=generator).to(state)
+        fluid = 0.2 * task.severity(state) + 0.3 * low + 0.8 * weight + 0.7 * noise[:, 0]
+        vasopressor = 0.2 * task.severity(state) + 0.4 * low + 0.7 * lactate + 0.6 * noise[:, 1]
         return _doses(
             *(torch.bucketize(x, constant(c, x.device)) for x, c in ((fluid, FLUID_CUTS), (vasopressor, VASO_CUTS)))
         )
@@ -276,12 +279,12 @@ def physician(task: SyntheticSepsis) -> Behaviour:
 
 
 def protocol(state: Float[Tensor, "n 46"], generator: torch.Generator) -> Float[Tensor, "n 2"]:
-    """A steady rule by hand: the vasopressor follows the pressure, fluid follows the need while the lung allows it."""
+    """Act by a deterministic rule: the vasopressor follows the pressure, fluid the pressure, lactate and lung."""
     low, z = hypotension(state), standardised(state)
     fluid = 0.8 + 0.8 * low + 0.3 * z[..., MOVING["Arterial_lactate"]] + 0.5 * z[..., MOVING["PaO2_FiO2"]]
     return _doses(*(score.floor().long().clamp(0, 4) for score in (fluid, 0.3 + 1.7 * low)))
 
 
 def _doses(fluid: Int[Tensor, " n"], vasopressor: Int[Tensor, " n"]) -> Float[Tensor, "n 2"]:
-    """The amounts of two levels from 0 to 4."""
+    """Return the amounts of two dose levels from 0 to 4."""
     return ACTIONS.features(5 * fluid + vasopressor)

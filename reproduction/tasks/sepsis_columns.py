@@ -1,4 +1,4 @@
-"""The 46 state columns of the synthetic sepsis ward: how each is scaled, what it is drawn to, and clinical scores.
+"""The moving and static columns of the synthetic sepsis ward: scale, coefficients and limits of each.
 
     z = (link(x) − link(centre)) / spread,    link = identity, logarithm, or logit between the limits
     z' = z + rate·(Σ_j pull_j·driver_j − z) + treatment + noise·u,    u ~ N(0, 1)
@@ -25,7 +25,7 @@ DRIVERS = ("inflammation", "hypotension", "ventilated")
 
 @dataclass(frozen=True)
 class Moving:
-    """A measured column that moves: its scale, and the coefficients of its equation."""
+    """A measured column that changes in time: its scale, and the coefficients of its equation."""
 
     name: str
     unit: str
@@ -102,7 +102,7 @@ MOVING = {column.name: i for i, column in enumerate(TABLE)}
 
 
 class Static(NamedTuple):
-    """A number that never changes within a stay, drawn from a normal law and cut at its limits."""
+    """A number that is constant within a stay, drawn from a normal distribution and clipped to its limits."""
 
     unit: str
     centre: float
@@ -118,7 +118,7 @@ STATIC = {
 
 
 class Constants(NamedTuple):
-    """The table as tensors on a device."""
+    """The columns of `TABLE` as tensors on a device."""
 
     places: Tensor
     low: Tensor
@@ -134,7 +134,7 @@ class Constants(NamedTuple):
 
 @lru_cache(maxsize=8)
 def constants(device: torch.device) -> Constants:
-    """The table where the states are."""
+    """Return `TABLE` as tensors on the device of the states."""
     drivers = [*MOVING, *DRIVERS]
     numbers = lambda values: torch.tensor(values, device=device)
     low, high, centre = (
@@ -157,20 +157,20 @@ def constants(device: torch.device) -> Constants:
 
 
 def _link(x: Tensor, low: Tensor, high: Tensor, log: Tensor, logit: Tensor) -> Tensor:
-    """Values inside their limits on the scale where they move; a thousandth inside, for both ends are infinite."""
+    """Apply the link function of each column; logit columns are clipped a thousandth inside their limits."""
     share = ((x - low) / (high - low)).clamp(1e-3, 1 - 1e-3)
     return torch.where(log, x.clamp(min=1e-6).log(), torch.where(logit, share.logit(), x))
 
 
 def standardised(state: State) -> Float[Tensor, "*n moving"]:
-    """Every moving column in standard deviations from its centre."""
+    """Return every moving column in standard deviations from its centre."""
     c = constants(state.device)
     x = state[..., c.places].clamp(c.low, c.high)
     return (_link(x, c.low, c.high, c.log, c.logit) - c.centre) / c.spread
 
 
 def measured(z: Float[Tensor, "*n moving"]) -> Float[Tensor, "*n moving"]:
-    """The same columns in their own units, cut at their limits."""
+    """Return the moving columns in their units, clipped to their limits."""
     c = constants(z.device)
     y = c.centre + c.spread * z
     x = torch.where(c.log, y.clamp(max=20).exp(), torch.where(c.logit, c.low + (c.high - c.low) * y.sigmoid(), y))

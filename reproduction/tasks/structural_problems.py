@@ -1,11 +1,11 @@
-"""One-step structural causal models with known counterfactuals, each hard for another reason.
+"""One-step structural causal models with known counterfactuals, each with a different difficulty.
 
     s ~ N(0, I),    a ~ U(−1, 1),    u ~ N(0, I) unless stated,    s' = f(s, a, u)
 
 `Additive` to `Skewed` have one state; the others have four around a common mean m(s, a). All are strictly increasing in
 their own noise given what comes before, except `ConstantMixing` and `RotatingMixing`, whose
-noises mix. CartPole is the ninth of the
-set. `CausalSet` holds the two benchmark graphs of Javaloy et al., "Causal normalizing flows" (NeurIPS 2023).
+noises mix. CartPole is the ninth problem of the benchmark. `CausalSet` holds the two benchmark graphs of Javaloy et
+al., "Causal normalizing flows" (NeurIPS 2023).
 """
 
 from collections.abc import Callable
@@ -154,7 +154,7 @@ PROBLEMS: dict[str, OneStep] = {
 
 
 def sample(task: OneStep, rows: int, seed: int) -> Transitions:
-    """Independent rows (s, a, s') with their noise; every row is a subject of its own."""
+    """Draw independent rows (s, a, s') with their noise; every row is a different subject."""
     state = task.initial(rows, generator(seed, "state"))
     action = task.actions.sample(rows, generator(seed, "action"))
     noise = task.noise(rows, generator(seed, "noise"))
@@ -188,24 +188,25 @@ class CausalSet:
     interventions: tuple[int, ...]
 
     def sample(self, rows: int, seed: int) -> tuple[Float[Tensor, "n x"], Float[Tensor, "n x"]]:
-        """Variables and the noise that made them."""
+        """Draw variables; return them and their exogenous noise."""
         noise = torch.randn(rows, len(self.names), generator=generator(seed, "noise"))
         return self.solve(noise), noise
 
     def solve(self, noise: Noise, fixed: dict[int, float] | None = None) -> Float[Tensor, "n x"]:
-        """The variables under this noise, those in `fixed` held at their value: do(x_i = value)."""
-        held, x = fixed or {}, noise.new_zeros(len(noise), 0)
+        """Return the variables under this noise, those in `fixed` held at their value: do(x_i = value)."""
+        held = fixed or {}
+        x = noise.new_zeros(len(noise), 0)
         for i, equation in enumerate(self.equations):
             column = torch.full_like(noise[:, i], held[i]) if i in held else equation(x, noise[:, i])
             x = torch.cat([x, column[:, None]], 1)
         return x
 
     def counterfactual(self, noise: Noise, variable: int, value: float) -> Float[Tensor, "n x"]:
-        """What the same rows would have been under do(x_variable = value)."""
+        """Return the counterfactual rows under do(x_variable = value)."""
         return self.solve(noise, {variable: value})
 
-    def questions(self, x: Float[Tensor, "n x"]) -> list[tuple[int, float]]:
-        """(variable, value) at the 25th, 50th and 75th percentile of each variable that is intervened on."""
+    def queries(self, x: Float[Tensor, "n x"]) -> list[tuple[int, float]]:
+        """Return (variable, value) at the 25th, 50th and 75th percentile of each variable that is intervened on."""
         return [(i, float(x[:, i].quantile(q))) for i in self.interventions for q in (0.25, 0.5, 0.75)]
 
     def adjacency(self) -> Bool[Tensor, "x x"]:

@@ -201,7 +201,9 @@ class FixedFactorPolicy(Policy):
         self.recipe, self.origin, self.verdict = whole.recipe, whole.origin, whole.verdict
 
     def weights(self) -> dict[str, Tensor]:
-        raise CounterpointError("a policy told one subject's factor is not kept; save the personal policy it came from")
+        raise CounterpointError(
+            "a policy for one subject cannot be saved; save the personal policy it was adapted from"
+        )
 
     def actor(self) -> Actor:
         act, factor = self.policy.actor(), self.factor

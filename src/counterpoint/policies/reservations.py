@@ -71,6 +71,6 @@ def impossible(values: Float[Tensor, "n actions"], possible: ReturnRange) -> str
     if not any(outside):
         return ""
     return (
-        f"values of {sum(outside)} of {len(outside)} subjects lay outside the returns that an episode can have ({possible})"
-        " and were clipped to this range"
+        f"values of {sum(outside)} of {len(outside)} subjects lay outside the returns that an episode can have"
+        f" ({possible}) and were clipped to this range"
     )

@@ -197,7 +197,7 @@ def is_ordered(actions: ActionSpace) -> bool:
 
 
 def linear(weights: Float[Tensor, " s"], bias: float, names: Sequence[str]) -> str:
-    """w·x + b with the names of the columns, the largest effect not told from the smallest: units differ."""
+    """w·x + b with the names of the columns, in the columns' units, so the weights are not comparable."""
     terms = [f"{'+' if w >= 0 else '−'} {abs(w):.3g}·{name}" for w, name in zip(weights.tolist(), names, strict=True)]
     return " ".join([f"{bias:.3g}".replace("-", "−"), *terms])
 

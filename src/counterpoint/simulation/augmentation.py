@@ -42,7 +42,7 @@ class Imaginer(Protocol):
 
 @dataclass(frozen=True)
 class Augmenter:
-    """Generate imagined rows: uniformly drawn actions, next states from a model, reward and end from the task."""
+    """Generate imagined rows: uniformly drawn actions, next states from a model, rewards from the task."""
 
     alternatives: Positive | None = None
     """Number of imagined rows per real row; None for every other action of a discrete space."""
@@ -56,7 +56,7 @@ class Augmenter:
     def imagine(
         self, data: Transitions, model: Imaginer, task: Task, seed: int = 0, theta: Theta = NO_THETA
     ) -> Transitions:
-        """Return imagined rows only; `source` is the real row of each, `theta` are the factors of the rows of `data`."""
+        """Return imagined rows only; `source` is the real row of each, `theta` the factors of the rows of `data`."""
         return gather(self._pieces(data, model, task, seed, theta), self._count(data))
 
     @checked
