@@ -47,10 +47,10 @@ def stored(path: Path, rows: Transitions = ROWS) -> Path:
 
 
 class TestStreaming:
-    @pytest.mark.parametrize("alternatives", [0, 3])
+    @pytest.mark.parametrize("alternatives", [None, 3])
     @pytest.mark.parametrize("aside", [(), (0, 5, 11)])
     def test_a_streamed_table_is_the_one_made_in_memory(
-        self, tmp_path: Path, alternatives: int, aside: tuple[int, ...]
+        self, tmp_path: Path, alternatives: int | None, aside: tuple[int, ...]
     ) -> None:
         source = StoredPieces.of(stored(tmp_path / "rows.parquet"), aside)
         reports: list[tuple[str, int, int]] = []

@@ -202,7 +202,7 @@ class FixedFactorPolicy(Policy):
 
     def weights(self) -> dict[str, Tensor]:
         raise CounterpointError(
-            "a policy for one subject cannot be saved; save the personal policy it was adapted from"
+            "a policy for one subject cannot be saved; save the personal policy instead"
         )
 
     def actor(self) -> Actor:
