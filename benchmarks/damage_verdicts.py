@@ -60,7 +60,7 @@ DESCRIPTIONS = (
     r"\d+\. [\d,]+ different doses in 'dose_mg'$",
     r"\d+\. \d+ actions? taken on fewer than \d+ rows$",
     r"Too few subjects for a verdict$",
-    r"A verdict needs \d+ subjects that a policy has not learned from",
+    r"A verdict needs \d+ held-out subjects",
     r"With the flags below, it reads [\d,]+ rows in \d+ episodes of \d+ subjects",
     r"(- It warns|note): [\d,]+ of [\d,]+ pairs of rows are not one step of [\d:]+ apart and were cut",
     r"(- It warns|note): \d+ bins? stands? for doses of 'dose_mg' that differ",

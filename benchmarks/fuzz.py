@@ -20,6 +20,7 @@ import inspect
 import io
 import json
 import math
+import operator
 import random
 import re
 import shutil
@@ -917,7 +918,7 @@ def compared(rows: cp.Transitions, slow: SlowReader, caught: list[Any], secrets:
 # Artifacts.
 
 THINGS = ("scm", "task", "policy", "rows.parquet", "rows.csv", "run")
-PARTS = ("policy", "scm", "task", "training", "held_out", "augmented", "verdict")
+PARTS = ("policy", "scm", "task", "training", "held_out", "augmented", "policy_verdict")
 BRIEF = cp.models.Likelihood(cp.Schedule(steps=4, check_every=2), batch=16)
 
 
@@ -1131,7 +1132,7 @@ WRONG: dict[Any, tuple[Any, ...]] = {
     tuple: ((0,), (-5,), (NAN,), ("x",), (None,), None, 5, "x"),
 }
 MEANT: dict[Any, str] = {
-    0: "check_every patience alternatives horizon rewards seed draw_seed", ("x",): "levels labels state done reasons",
+    0: "check_every patience horizon seed draw_seed", ("x",): "levels labels state done reasons",
     -5: "seed draw_seed step_reward died_reward discharged_reward radio_cost chemo_cost death_cost",
     (0,): "order static knots cuts low high", (-5,): "knots cuts low", "x": "name column unit mask_of",
     None: "fill folder reader learned_with actions last outcome gaps",
@@ -1142,10 +1143,11 @@ MEANT: dict[Any, str] = {
 
 def wrong_recipes() -> Iterator[Call]:
     """Every recipe, space and column that a user writes, with one field wrong."""
-    plain = """BCQ D3QN HIV MVE PETS STEVE Augmenter Auto BiCoGAN Bins CartPole ConditionalBiCoGAN DensitySCM
-        Deterministic GaussianDynamics General Likelihood Mixture MixtureDynamics Monitor Outcome Planner Rollouts
-        Schedule SkewedSpline Spline Tumour Verdict Ward"""
-    named = [getattr(cp, name)() for name in plain.split()]
+    plain = """learners.BCQ D3QN HIV learners.MVE learners.PETS learners.STEVE Augmenter AutoSCM BiCoGAN Bins CartPole
+        models.ConditionalBiCoGAN DensitySCM models.Deterministic models.GaussianDynamics CTRLg models.Likelihood
+        models.Mixture models.MixtureDynamics models.Monitor Outcome learners.Planner simulation.CheckpointSelection
+        Schedule models.SkewedSpline models.Spline Tumour policies.Verdict Ward"""
+    named = [operator.attrgetter(name)(cp)() for name in plain.split()]
     made = [
         cp.BiCoGAN().training,
         cp.Box((0.0,), (1.0,)),
@@ -1182,14 +1184,14 @@ def right_calls() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
                                                "encoding": "utf-8", "held_out": 0.0, "seed": 0}),
         "DensitySCM.fit": (scm.recipe.fit, fit), "Outcome.fit": (task.recipe.fit, fit),
         "D3QN.fit": (cart.fit, {**fit, "data": trials, "task": pole}),
-        "General.fit": (cp.CTRLg().fit, {"data": trials, "task": pole, "device": "nowhere"}),
+        "CTRLg.fit": (cp.CTRLg().fit, {"data": trials, "task": pole, "device": "nowhere"}),
         "scm.predict": (scm.predict, {"state": state, "action": action, "noise": scm.abduct(rows[:5])}),
         "scm.sample": (scm.sample, {"state": state, "action": action, "random": torch.Generator()}),
         "scm.counterfactual": (scm.counterfactual, {"rows": rows[:5], "action": action}),
         "scm.abduct": (scm.abduct, {"rows": rows[:5], "theta": torch.zeros(1, 0)}),
         "policy.act": (driver.act, {"state": trials.state, "theta": torch.zeros(1, 0)}),
         "policy.values": (driver.values, {"state": trials.state, "theta": torch.zeros(1, 0)}),
-        "policy.judged": (policy.judged, {"verdict": cp.policies.Verdict()}),
+        "policy.with_verdict": (policy.with_verdict, {"verdict": cp.policies.Verdict()}),
         "policy.save": (policy.save, {"folder": folder / "again"}),
         "check": (cp.check_scm, {"model": scm, "rows": rows, "seed": 0}),
         "augment": (cp.Augmenter().augment, {"data": rows, "model": scm, "task": task, "seed": 0}),

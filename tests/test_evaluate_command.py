@@ -42,7 +42,7 @@ def table(subjects: int = 240, steps: int = 4, seed: int = 0) -> pd.DataFrame:
 def small() -> Iterator[None]:
     """A learned task that is quick to fit."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("counterpoint.cli.fit.Outcome", lambda: SMALL_OUTCOME)
+        patch.setattr("counterpoint.models.dynamics.outcome.Outcome", lambda **_: SMALL_OUTCOME)
         yield
 
 

@@ -171,7 +171,7 @@ def test_a_state_that_stays_keeps_its_plan_and_costs_nothing() -> None:
     few = whole[:, :7]
     assert torch.equal(actor(few, few[..., :0]), BRIEF.actor(TaskPlanningSimulator(task, 2), task)(few, few[..., :0]))
     assert isinstance(actor, PlanningActor)
-    assert actor.width == 14, "no room is kept that a graph of this many states would not have"
+    assert actor.batch == 14, "no room is kept that a graph of this many states would not have"
 
 
 def test_another_factor_of_the_same_state_is_something_new() -> None:
@@ -189,10 +189,11 @@ def test_room_for_plans_follows_how_many_there_are() -> None:
     """A planner is made smaller when a quarter of its places is free, and larger at once."""
     task = Walk()
     replanning = PlanningActor(BRIEF, TaskPlanningSimulator(task), task, torch.device("cpu"))
+    replanning._set_batch(100)
     widths = []
     for states in (100, 76, 75, 60, 56, 80):
-        replanning._make_room(states)
-        widths.append(replanning.width)
+        replanning._resize(states)
+        widths.append(replanning.batch)
     assert widths == [100, 100, 75, 75, 56, 80]
 
 

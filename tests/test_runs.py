@@ -92,7 +92,7 @@ def wards(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def small() -> Iterator[None]:
     """A learned task that is quick to fit, and checks without their figure."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("counterpoint.cli.fit.Outcome", lambda: SMALL_OUTCOME)
+        patch.setattr("counterpoint.models.dynamics.outcome.Outcome", lambda **_: SMALL_OUTCOME)
         patch.setattr("counterpoint.cli.evaluate.evaluation_figure", lambda found, path: None)
         patch.setattr("counterpoint.cli.check_scm.check_figure", lambda report, data, path: None)
         yield

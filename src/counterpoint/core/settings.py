@@ -104,8 +104,10 @@ def _wrong(value: Any, hint: Any) -> str:
     if origin is Annotated:
         return _wrong(value, arguments[0]) or _outside(value, arguments[1:])
     if origin in (Union, types.UnionType):
-        said = [_wrong(value, each) for each in arguments]
-        return " or ".join(said) if all(said) else ""
+        kinds = [_wrong(value, kind) for kind in arguments if kind is not type(None)]
+        if (value is None and type(None) in arguments) or not all(kinds):
+            return ""
+        return " or ".join(kinds) + " or None" * (type(None) in arguments)
     if origin is Literal:
         known = any(type(value) is type(each) and value == each for each in arguments)
         return "" if known else f"one of {', '.join(map(repr, arguments))}; pick one"

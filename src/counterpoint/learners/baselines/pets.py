@@ -168,12 +168,16 @@ class PlanningActor:
         count = int(changed.sum())
         if count == 0:
             return action
-        if not MIN_USED * self.batch < count <= self.batch:
-            self._set_batch(count)
+        self._resize(count)
         place = changed.byte().argsort(descending=True, stable=True)[: self.batch]
         moved = inputs.flatten(0, 1)[place]
         planned = self._plan(moved[:, :states], moved[:, states:], place // inputs.shape[1])
         return action.flatten(0, 1).index_copy(0, place, planned).view(action.shape)
+
+    def _resize(self, count: int) -> None:
+        """Enlarge the batch at once where it is too small, and shrink it where a quarter of it is unused."""
+        if not MIN_USED * self.batch < count <= self.batch:
+            self._set_batch(count)
 
     def _set_batch(self, states: int) -> None:
         """Plan for this many states at a time; a captured graph cannot be replayed with another shape."""
