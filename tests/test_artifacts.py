@@ -619,7 +619,7 @@ def test_new_weights_beside_an_old_recipe_are_noticed(folder: Path, monkeypatch:
 
 POLICY = D3QN(hidden=(8,), schedule=Schedule(steps=5), batch=16)
 SELECTING = replace(POLICY, schedule=Schedule(steps=5, check_every=5))
-EXPANSION: dict[str, Any] = {"dynamics": 2, "rewards": 2, "q_functions": 2, "model": MODELS["deterministic"]}
+EXPANSION: dict[str, Any] = {"rewards": 2, "q_functions": 2, "model": replace(MODELS["deterministic"], ensemble=2)}
 POLICIES = {
     "D3QN": POLICY,
     "BCQ": BCQ(learner=POLICY),

@@ -195,7 +195,7 @@ class RunFolder:
         record = read_json(path, "use another folder")
         parts = record.get("parts")
         if isinstance(parts, dict) and record.get("format") == OLD_FORMAT:
-            parts = {OLD_NAMES.get(name, name): entry for name, entry in parts.items()}
+            parts = {OLD_NAMES.get(str(name), str(name)): entry for name, entry in parts.items()}
         elif record.get("format") != FORMAT:
             parts = None
         if not isinstance(parts, dict) or not all(_is_entry(name, entry) for name, entry in parts.items()):

@@ -73,8 +73,9 @@ def build(mirrored: Any) -> Any:
     if not is_dataclass(mirrored) or isinstance(mirrored, type):
         return mirrored
     built = {field.name: build(getattr(mirrored, field.name)) for field in fields(mirrored) if field.init}
-    if hasattr(type(mirrored), "source"):
-        return getattr(import_module(type(mirrored).source), type(mirrored).__name__)(**built)
+    source = getattr(type(mirrored), "source", None)
+    if source is not None:
+        return getattr(import_module(source), type(mirrored).__name__)(**built)
     return replace(mirrored, **{name: item for name, item in built.items() if item is not getattr(mirrored, name)})
 
 

@@ -53,7 +53,7 @@ class MethodFlags:
     def applied(self, learner: "PolicyLearner") -> "PolicyLearner":
         """Return the learner with the settings that differ from their defaults."""
         changed = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
-        return replace(learner, **changed)
+        return replace(learner, **changed)  # pyright: ignore[reportArgumentType]  Every learner is a dataclass.
 
 
 def method_flags(method: str) -> type[MethodFlags]:

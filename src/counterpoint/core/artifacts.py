@@ -61,8 +61,8 @@ def replacing(path: Path | str | os.PathLike[str]) -> Iterator[Path]:
 def check_writable(folder: Path) -> None:
     """Refuse a folder that cannot be written into; asked before the work whose result would be lost."""
     folder = folder.absolute()
-    there = next(each for each in (folder, *folder.parents) if each.exists())
-    with _writing(folder), tempfile.TemporaryFile(dir=there) as file:
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    with _writing(folder), tempfile.TemporaryFile(dir=existing) as file:
         file.write(bytes(4096))
 
 
@@ -81,8 +81,8 @@ def _number(error: OSError | SafetensorError) -> int:
     """The system's number of an error, which safetensors has in its text alone; 0 where there is none."""
     if isinstance(error, OSError):
         return error.errno or 0
-    found = re.search(r"os error (\d+)", str(error))
-    return int(found[1]) if found else 0
+    match = re.search(r"os error (\d+)", str(error))
+    return int(match[1]) if match else 0
 
 
 def write_text(path: Path | str, text: str) -> None:
@@ -143,7 +143,7 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 def decode(value: Any, classes: Mapping[str, type]) -> Any:
-    """The recipe back from its JSON; only the classes given can be made, and only with fields they have."""
+    """Decode a recipe from its JSON; only the given classes can be created, and only with fields they have."""
     if isinstance(value, list):
         return tuple(decode(item, classes) for item in value)
     if not isinstance(value, dict):
@@ -182,7 +182,7 @@ def tensors_hash(tensors: Mapping[str, Tensor]) -> str:
 
 
 class Artifact:
-    """A fitted thing: what a recipe made of a table. It saves, and `counterpoint.load` gives the same answers back."""
+    """Base class of everything that a recipe fits: it saves to a folder, and `counterpoint.load` reads it back."""
 
     kind: ClassVar[str]
     without_bound: ClassVar[tuple[str, ...]] = ()
@@ -208,19 +208,19 @@ class Artifact:
         return {}
 
     def parts(self) -> dict[str, Any]:
-        """Other things it cannot work without, each an artifact or a recipe."""
+        """Return the artifacts and recipes that it depends on, by name."""
         return {}
 
     def tensors(self) -> dict[str, Tensor]:
         """The weights, those of its parts behind their name."""
         inner = {name: part.tensors() for name, part in self.parts().items() if isinstance(part, Artifact)}
-        return self.weights() | {f"{name}/{key}": t for name, own in inner.items() for key, t in own.items()}
+        return self.weights() | {f"{name}/{key}": t for name, tensors in inner.items() for key, t in tensors.items()}
 
     def header(self) -> dict[str, Any]:
         """All that is needed to rebuild the thing around its weights."""
-        own = {name: encode(getattr(self, name)) for name in ("kind", "recipe", "schema", "origin")}
+        described = {name: encode(getattr(self, name)) for name in ("kind", "recipe", "schema", "origin")}
         parts = {name: p.header() if isinstance(p, Artifact) else encode(p) for name, p in self.parts().items()}
-        return {**own, **self.extras(), "parts": parts}
+        return {**described, **self.extras(), "parts": parts}
 
     @property
     def fingerprint(self) -> str:
@@ -261,8 +261,8 @@ def load(folder: Path | str, kind: type[Kind], classes: Mapping[str, type]) -> K
     if not (folder / WEIGHTS).exists():
         raise CounterpointError(f"'{folder}' has no {WEIGHTS}; it is not a whole artifact, save it again")
     tensors, _ = read_tensors(folder / WEIGHTS)
-    said = header.pop("fingerprint", None)
-    if digest([header, tensors_hash(tensors)]) != said:
+    fingerprint = header.pop("fingerprint", None)
+    if digest([header, tensors_hash(tensors)]) != fingerprint:
         raise CounterpointError(f"'{folder}' is not as it was saved (edited, truncated or damaged); save it again")
     try:
         artifact = _rebuild(header, tensors, classes)
@@ -284,18 +284,18 @@ def _rebuild(header: dict[str, Any], tensors: dict[str, Tensor], classes: Mappin
         parts[name] = decode(part, classes) if "type" in part else _rebuild(part, inner, classes)
         weights = {key: tensor for key, tensor in weights.items() if not key.startswith(f"{name}/")}
     recipe, schema, origin = (decode(header[name], classes) for name in ("recipe", "schema", "origin"))
-    made = recipe.rebuild(Saved(recipe, schema, origin, header, weights, parts))
-    _check_weights(made, weights)
-    return made
+    artifact = recipe.rebuild(Saved(recipe, schema, origin, header, weights, parts))
+    _check_weights(artifact, weights)
+    return artifact
 
 
-def _check_weights(made: Any, weights: Mapping[str, Tensor]) -> None:
+def _check_weights(artifact: Any, weights: Mapping[str, Tensor]) -> None:
     """Refuse weights that a fitted thing cannot have; an edited file whose hash was written anew has the right hash."""
-    own = made.weights()
+    expected = artifact.weights()
     for name, tensor in weights.items():
-        if name not in own or own[name].shape != tensor.shape or own[name].dtype != tensor.dtype:
+        if name not in expected or expected[name].shape != tensor.shape or expected[name].dtype != tensor.dtype:
             raise ValueError(f"{name} has another shape or type")
-        never = tensor == -torch.inf if name in made.without_bound else torch.zeros_like(tensor, dtype=torch.bool)
+        never = tensor == -torch.inf if name in artifact.without_bound else torch.zeros_like(tensor, dtype=torch.bool)
         if not (tensor.isfinite() | never).all():
             raise ValueError(f"the numbers of {name} are not finite")
 

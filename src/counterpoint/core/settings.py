@@ -77,8 +77,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
         if not hints:
             hints.update(get_type_hints(function, include_extras=True))
-        given = zip(_names(function), args, strict=False)
-        for name, value in (*given, *kwargs.items()):
+        positional = zip(_names(function), args, strict=False)
+        for name, value in (*positional, *kwargs.items()):
             wrong = _wrong(value, hints[name]) if name in hints else ""
             if wrong:
                 raise CounterpointError(f"{name}={_shown(value)} of {function.__name__} is not {wrong}")
@@ -90,7 +90,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 @cache
 def _names(function: Callable[..., Any]) -> tuple[str, ...]:
     kinds = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-    return tuple(name for name, each in signature(function).parameters.items() if each.kind in kinds)
+    return tuple(name for name, parameter in signature(function).parameters.items() if parameter.kind in kinds)
 
 
 def _shown(value: Any) -> str:
@@ -99,7 +99,7 @@ def _shown(value: Any) -> str:
 
 
 def _wrong(value: Any, hint: Any) -> str:
-    """What the value should have been, or nothing."""
+    """Return what the value should have been, or nothing where it is right."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _wrong(value, arguments[0]) or _outside(value, arguments[1:])
@@ -109,15 +109,15 @@ def _wrong(value: Any, hint: Any) -> str:
             return ""
         return " or ".join(kinds) + " or None" * (type(None) in arguments)
     if origin is Literal:
-        known = any(type(value) is type(each) and value == each for each in arguments)
-        return "" if known else f"one of {', '.join(map(repr, arguments))}; pick one"
+        listed = any(type(value) is type(choice) and value == choice for choice in arguments)
+        return "" if listed else f"one of {', '.join(map(repr, arguments))}; pick one"
     if origin is tuple:
         return _wrong_tuple(value, arguments)
     return _wrong_kind(value, hint)
 
 
 def _outside(value: Any, metadata: tuple[Any, ...]) -> str:
-    ranges = [each for each in metadata if isinstance(each, Range) and not each.holds(value)]
+    ranges = [limits for limits in metadata if isinstance(limits, Range) and not limits.holds(value)]
     return f"a number {ranges[0]}; give one in that range" if ranges else ""
 
 
@@ -125,10 +125,10 @@ def _wrong_tuple(value: Any, arguments: tuple[Any, ...]) -> str:
     if not isinstance(value, tuple):
         return "a tuple; write (…,)"
     if len(arguments) == 2 and arguments[1] is Ellipsis:
-        return next((said for said in (_wrong(item, arguments[0]) for item in value) if said), "")
+        return next(filter(None, (_wrong(item, arguments[0]) for item in value)), "")
     if len(arguments) != len(value):
         return f"a tuple of {len(arguments)}; give as many"
-    return next((said for said in map(_wrong, value, arguments) if said), "")
+    return next(filter(None, map(_wrong, value, arguments)), "")
 
 
 def _wrong_kind(value: Any, hint: Any) -> str:
@@ -143,7 +143,7 @@ def _wrong_kind(value: Any, hint: Any) -> str:
     if origin is abc.Callable:
         return "" if callable(value) else "a function; give one"
     if origin is abc.Sequence and isinstance(value, abc.Sequence) and get_args(hint) != (str,):
-        return next((said for said in (_wrong(item, get_args(hint)[0]) for item in value) if said), "")
+        return next(filter(None, (_wrong(item, get_args(hint)[0]) for item in value)), "")
     kind = getattr(hint, "array_type", origin or hint)  # Of an array with a shape, the array.
     if not isinstance(kind, type) or _is_mute(kind):
         return ""

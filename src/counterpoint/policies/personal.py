@@ -201,9 +201,7 @@ class FixedFactorPolicy(Policy):
         self.recipe, self.origin, self.verdict = whole.recipe, whole.origin, whole.verdict
 
     def weights(self) -> dict[str, Tensor]:
-        raise CounterpointError(
-            "a policy for one subject cannot be saved; save the personal policy instead"
-        )
+        raise CounterpointError("a policy for one subject cannot be saved; save the personal policy instead")
 
     def actor(self) -> Actor:
         act, factor = self.policy.actor(), self.factor
