@@ -13,6 +13,7 @@ from counterpoint.data.tables.dataframe import from_dataframe
 from counterpoint.data.tables.record_checks import duplicated_records, leaking_columns, shifted_records
 from counterpoint.data.transitions import Transitions
 from counterpoint.ope.verdict import verdict
+from reproduction.sepsis_cohort import SyntheticPatients
 from test_judge import GOOD
 
 ROLES = {"subject": "id", "time": "hour", "action": "dose", "reward": "reward", "done": "died"}
@@ -124,3 +125,9 @@ def test_the_verdict_falls_where_doses_stand_in_another_row() -> None:
     assert verdict(GOOD)[0] == "supported"
     found = verdict(replace(GOOD, shifted=("the actions in 'dose' stand too early",)))
     assert found == ("cannot be judged", ("The actions in 'dose' stand too early.",))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_doses_that_act_over_several_rows_are_not_taken_for_shifted(seed: int) -> None:
+    """In the synthetic septic ward the next state goes with the dose more than the own one, which still adds to it."""
+    assert shifted_records(SyntheticPatients(300).read(seed)) == []

@@ -21,7 +21,9 @@ MARGIN = 0.03
 SURE = 3.0
 """Number of standard errors (between subjects) by which the difference must exceed 0."""
 REST = 0.3
-"""Largest additional share explained by the own row, relative to that difference."""
+"""Largest additional share explained by the own row, relative to that difference …"""
+ADDED = 0.01
+"""… and as a share of the variance: an action of the own row depends on its state, whatever else predicts it."""
 STRONG = 0.5
 """Least share of a reward's variance explained by the state alone for a note."""
 MOST_LEVELS = 10
@@ -99,7 +101,8 @@ def _shifted_actions(log: _Sorted) -> list[str]:
     gains = [(_difference(pairs[0], pairs[by], subject), by) for by in (1, -1)]
     for by in (1, -1):  # Doses without an effect are predicted by the state they were chosen in.
         gain, both = _difference(alone[0], alone[by], subject), pairs[min(by, 0)]
-        gains.append((gain if gain is not None and (alone[by] - both).mean() < REST * gain else None, by))
+        added = float((alone[by] - both).mean())
+        gains.append((gain if gain is not None and added < min(REST * gain, ADDED) else None, by))
     for gain, by in gains:
         if gain is not None:
             when, where, move = ("after", "early", "down") if by > 0 else ("before", "late", "up")
@@ -146,7 +149,7 @@ def _shifted_rewards(log: _Sorted, suspected: bool) -> list[str]:
     alone = _errors(log.state[middle], earned)
     explained, rest = 1 - float(alone.mean()), float((alone - own_row).mean())
     after = _errors(log.state[middle + 1], earned)
-    if suspected and explained > STRONG and rest < MARGIN / 3 and _difference(after, alone, subject) is not None:
+    if suspected and explained > STRONG and rest < ADDED and _difference(after, alone, subject) is not None:
         return [
             f"the rewards in '{name}' follow from the state of their own row, and neither the action nor what comes"
             " after it adds to them: are they recorded one row too late? Then move them up one row"
