@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import counterpoint as cp
-from counterpoint.cli.main import train
+from counterpoint.cli import train
 from counterpoint.data.jobs import Job
 from counterpoint.data.spaces import Discrete
 from counterpoint.simulation.models import ModelSimulator

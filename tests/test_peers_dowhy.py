@@ -1,5 +1,6 @@
 """DoWhy's graphical causal models as we ask them; skipped where DoWhy is not installed."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import torch
 from counterpoint.core.seeding import generator
 from counterpoint.data.jobs import Job
 from counterpoint.data.transitions import Transitions
-from reproduction.counterfactuals import SETS, Pack, blind, log, run_pack
+from reproduction.counterfactuals import SETS, Stack, blind, fit_and_score, log
+from reproduction.experiment import Context
 from reproduction.peers_dowhy import DoWhyGCM, DoWhyModel
 
 gcm = pytest.importorskip("dowhy.gcm")
@@ -80,6 +82,6 @@ def test_a_graph_is_answered_through_its_children_alone() -> None:
 
 def test_it_stands_in_the_table_where_its_assumption_holds() -> None:
     """SCM a has additive noise."""
-    (row,) = run_pack(Pack((("DoWhy gcm", DoWhyGCM()),), (("a", 500, 0),)))
+    (row,) = fit_and_score(Stack((("DoWhy gcm", DoWhyGCM()),), (("a", 500, 0),)), Context("key", Path()))
     assert row["error"] < 0.25
     assert row["round_trip"] < 1e-5

@@ -93,8 +93,8 @@ def small() -> Iterator[None]:
     """A learned task that is quick to fit, and checks without their figure."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("counterpoint.models.dynamics.outcome.Outcome", lambda **_: SMALL_OUTCOME)
-        patch.setattr("counterpoint.cli.evaluate.evaluation_figure", lambda found, path: None)
-        patch.setattr("counterpoint.cli.check_scm.check_figure", lambda report, data, path: None)
+        patch.setattr("counterpoint.page.evaluation_figure.evaluation_figure", lambda found, path: None)
+        patch.setattr("counterpoint.page.check_figure.check_figure", lambda report, data, path: None)
         yield
 
 
@@ -464,7 +464,7 @@ def test_a_run_of_the_previous_format_is_read(bench: Bench, tmp_path: Path) -> N
 
 
 def test_a_check_draws_its_figure(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    monkeypatch.setattr("counterpoint.cli.check_scm.check_figure", check_figure)
+    monkeypatch.setattr("counterpoint.page.check_figure.check_figure", check_figure)
     run = bench.copy("ward", tmp_path / "run")
     before = (run / "check.json").read_bytes()
     step("check-scm", run)

@@ -53,6 +53,8 @@ class MethodFlags:
     def applied(self, learner: "PolicyLearner") -> "PolicyLearner":
         """Return the learner with the settings that differ from their defaults."""
         changed = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
+        if not changed:
+            return learner
         return replace(learner, **changed)  # pyright: ignore[reportArgumentType]  Every learner is a dataclass.
 
 
