@@ -10,7 +10,8 @@ import torch
 from counterpoint.core.seeding import generator
 from counterpoint.data.jobs import Job
 from counterpoint.data.transitions import Transitions
-from reproduction.counterfactuals import SETS, Stack, blind, fit_and_score, log
+from counterpoint.simulation.augmentation import without_noise
+from reproduction.counterfactuals import SETS, Stack, fit_and_score, log
 from reproduction.experiment import Context
 from reproduction.peers_dowhy import DoWhyGCM, DoWhyModel
 
@@ -23,7 +24,7 @@ def rows(scm: str = "a", n: int = 200, seed: int = 1) -> Transitions:
 
 
 def fitted(scm: str = "a", seed: int = 0) -> DoWhyModel:
-    return DoWhyGCM().fit_many([Job(blind(rows(scm)), seed)], "cpu")[0]
+    return DoWhyGCM().fit_many([Job(without_noise(rows(scm)), seed)], "cpu")[0]
 
 
 def test_the_action_taken_brings_the_outcome_back_and_noise_is_additive() -> None:
