@@ -31,7 +31,10 @@ from counterpoint.core.tables import markdown_table, write_csv, write_json
 from counterpoint.models.base import Recipe
 from counterpoint.models.scm.base import StructuralCausalModel
 from counterpoint.sources.mimic.columns import CTRL46, PLACE
-from reproduction.measures.counterfactual_error import Questions, questions
+from reproduction.measures.counterfactual_error import (
+    CounterfactualQueries,
+    questions,
+)
 from reproduction.sepsis_arms import EFFECTS, changes_of
 from reproduction.sepsis_cohort import with_numbers
 from reproduction.tasks.sepsis import (
@@ -66,7 +69,7 @@ ARMS = {
 }
 
 
-def floor(asked: Questions) -> float:
+def floor(asked: CounterfactualQueries) -> float:
     """The error of the true equations with the mean response, which know all but who the patient is."""
     rows, alike = asked.rows, SyntheticSepsis()
     before, after = standardised(rows.state), standardised(rows.next_state)
@@ -77,7 +80,7 @@ def floor(asked: Questions) -> float:
     return asked.yardstick.error(with_derived(answer), asked.truth)
 
 
-def tried(name: str, arm: Arm, training: cp.Transitions, asked: Questions, device: str) -> dict[str, Any]:
+def tried(name: str, arm: Arm, training: cp.Transitions, asked: CounterfactualQueries, device: str) -> dict[str, Any]:
     """Errors, verdict and time of one model."""
     start_time, shown, rows = time.process_time(), arm.rows(training), arm.rows(asked.rows)
     recipe = arm.recipe

@@ -18,7 +18,11 @@ from counterpoint.core.tables import markdown_table
 from counterpoint.ope.problem import Episodes
 from counterpoint.tasks.tumour import CHEMO_DOSE
 from reproduction.tasks.tumour_benchmark import DEATH, NOISE, Cohort, relative_change
-from reproduction.tasks.tumour_questions import SEEDS, Questions, tumour_data
+from reproduction.tasks.tumour_questions import (
+    SEEDS,
+    ForecastQueries,
+    tumour_data,
+)
 
 RADIO = np.arange(0.005, 0.76, 0.01)
 GROWTH = np.arange(0.00025, 0.0325, 0.0005)
@@ -42,7 +46,7 @@ def patients(kind: ndarray, radio: ndarray, growth: ndarray) -> Cohort:
     return Cohort(growth, kind, radio + MORE * MEAN_RADIO * (kind == 0), growth, chemo)
 
 
-def expected_volumes(asked: Questions) -> ndarray:
+def expected_volumes(asked: ForecastQueries) -> ndarray:
     """The mean volume after each treatment of every row, [rows, plans]."""
     episodes = Episodes.of(asked.rows)
     volume, kind, chemo, radio, after = (

@@ -15,7 +15,10 @@ from counterpoint.core.seeding import derive
 from counterpoint.core.settings import Count, Positive, check_settings
 from counterpoint.ope.evaluation import OPESettings, evaluate
 from reproduction.experiment import Cell, Context, Experiment, Rows
-from reproduction.known_policies import PROBLEMS, OPEProblem
+from reproduction.known_policies import (
+    PROBLEMS,
+    EvaluationProblem,
+)
 from reproduction.pages.evaluation import COLUMNS, evaluation_figure, evaluation_page
 
 
@@ -98,7 +101,7 @@ def quick() -> EvaluationBenchmark:
 
 
 @lru_cache(maxsize=1)
-def problem_of(task: str) -> OPEProblem:
+def problem_of(task: str) -> EvaluationProblem:
     """Return the problem of a task; cells of one task that run in one process share it."""
     return PROBLEMS[task]()
 

@@ -36,7 +36,7 @@ LOW_VIRUS = 9.0
 
 
 @dataclass(frozen=True, eq=False)
-class StochasticPolicy:
+class KnownPolicy:
     """A policy given by its action probabilities."""
 
     schema: Schema
@@ -52,12 +52,12 @@ class StochasticPolicy:
 
 
 @dataclass(frozen=True, eq=False)
-class OPEProblem:
+class EvaluationProblem:
     """A task, its behaviour policy, and policies to be evaluated from the log."""
 
     task: KnownSCM
-    behaviour_policy: StochasticPolicy
-    policies: Mapping[str, StochasticPolicy]
+    behaviour_policy: KnownPolicy
+    policies: Mapping[str, KnownPolicy]
     unsupported: str
     """The policy that the log does not support; empty where there is none."""
     subjects: int
@@ -79,34 +79,34 @@ class OPEProblem:
         return float(returns(actor, self.task, 1, trials, derive(seed, "truth"), self.steps).mean())
 
 
-def icu_sepsis_problem() -> OPEProblem:
+def icu_sepsis_problem() -> EvaluationProblem:
     """1,000 episodes of clinicians; a log of this size hardly supports the optimal policy."""
     process, expert = icu_sepsis()
     return finite_problem(process, expert, 1000)
 
 
-def finite_problem(process: FiniteProcess, expert: Float[Tensor, "s a"], subjects: int) -> OPEProblem:
+def finite_problem(process: FiniteProcess, expert: Float[Tensor, "s a"], subjects: int) -> EvaluationProblem:
     """An expert's log of a finite process; policies lead from the expert to the optimum."""
     optimal = process.optimal()
     tables = {"expert": expert, "half-and-half": (expert + optimal) / 2, "optimal": optimal}
     rule_of = lambda table: lambda state: table[state[:, 0].long().clamp(max=process.count - 1)]
-    policies = {name: StochasticPolicy(process.schema, rule_of(table)) for name, table in tables.items()}
-    return OPEProblem(process, policies["expert"], policies, "", subjects, process.horizon)
+    policies = {name: KnownPolicy(process.schema, rule_of(table)) for name, table in tables.items()}
+    return EvaluationProblem(process, policies["expert"], policies, "", subjects, process.horizon)
 
 
-def tumour_problem() -> OPEProblem:
+def tumour_problem() -> EvaluationProblem:
     """Tumours below 2 cm are not treated in the log, others at random."""
     small = lambda state: state[:, 0] < SMALL
     return _treatments(Tumour(), small, ("nothing", "chemotherapy", "radiotherapy", "both"))
 
 
-def hiv_problem() -> OPEProblem:
+def hiv_problem() -> EvaluationProblem:
     """Patients with little virus are not treated in the log, others at random."""
     low = lambda state: state[:, 4] < LOW_VIRUS
     return _treatments(HIV(), low, ("nothing", "transcriptase inhibitor", "protease inhibitor", "both"))
 
 
-def cartpole_problem() -> OPEProblem:
+def cartpole_problem() -> EvaluationProblem:
     """Random pushes in the log; policies push against the fall with increasing probability."""
     task = CartPole()
     count = _listed(task.schema).count
@@ -120,11 +120,11 @@ def cartpole_problem() -> OPEProblem:
         return rule
 
     shares = (0.0, 0.2, 0.4, 0.6, 0.8)
-    policies = {f"against the fall {share:.0%}": StochasticPolicy(task.schema, against(share)) for share in shares}
-    return OPEProblem(task, StochasticPolicy(task.schema, against(0.0)), policies, "", 300, 20)
+    policies = {f"against the fall {share:.0%}": KnownPolicy(task.schema, against(share)) for share in shares}
+    return EvaluationProblem(task, KnownPolicy(task.schema, against(0.0)), policies, "", 300, 20)
 
 
-def _treatments(task: KnownSCM, spared: Callable[[Tensor], Tensor], names: tuple[str, ...]) -> OPEProblem:
+def _treatments(task: KnownSCM, spared: Callable[[Tensor], Tensor], names: tuple[str, ...]) -> EvaluationProblem:
     """The behaviour policy never treats spared states, and the others at random; policies prefer one treatment there.
 
     One more policy gives the last treatment to nearly everybody, spared or not. The behaviour policy is estimated by
@@ -141,8 +141,8 @@ def _treatments(task: KnownSCM, spared: Callable[[Tensor], Tensor], names: tuple
     rules = {"as logged": preferring(0, 0.0)}
     rules |= {name: preferring(action, 0.6) for action, name in enumerate(names)}
     rules["everybody"] = preferring(count - 1, 0.9, sparing=False)
-    policies = {name: StochasticPolicy(task.schema, rule) for name, rule in rules.items()}
-    return OPEProblem(task, policies["as logged"], policies, "everybody", 300, 20, BoostedTrees(least=0.01))
+    policies = {name: KnownPolicy(task.schema, rule) for name, rule in rules.items()}
+    return EvaluationProblem(task, policies["as logged"], policies, "everybody", 300, 20, BoostedTrees(least=0.01))
 
 
 def _listed(schema: Schema) -> Discrete:
@@ -151,7 +151,7 @@ def _listed(schema: Schema) -> Discrete:
     return schema.actions
 
 
-PROBLEMS: Mapping[str, Callable[[], OPEProblem]] = {
+PROBLEMS: Mapping[str, Callable[[], EvaluationProblem]] = {
     "icu-sepsis": icu_sepsis_problem,
     "tumour": tumour_problem,
     "hiv": hiv_problem,

@@ -33,8 +33,8 @@ from reproduction.tasks.tumour_benchmark import (
     simulate_training,
 )
 from reproduction.tasks.tumour_questions import (
+    ForecastQueries,
     Observed,
-    Questions,
     follow,
     one_step_questions,
     several_step_questions,
@@ -154,7 +154,7 @@ def test_the_data_sets_are_the_published_ones() -> None:
     assert errors(copy, data.several) == pytest.approx([2.437, 3.195, 3.803, 4.327, 4.736], abs=6e-4)
 
 
-def errors(forecast: Forecast, asked: Questions) -> list[float]:
+def errors(forecast: Forecast, asked: ForecastQueries) -> list[float]:
     answers = forecast(asked.rows, asked.plans)[:, :, -len(asked.horizons) :]
     return (100 * rmse_by_horizon(answers, asked.truth) / DEATH).tolist()
 

@@ -47,7 +47,7 @@ class Yardstick:
 
 
 @dataclass(frozen=True)
-class Questions:
+class CounterfactualQueries:
     """Logged rows, alternative actions, and the true counterfactual next states."""
 
     rows: Transitions
@@ -55,9 +55,9 @@ class Questions:
     truth: Float[Tensor, "n s"]
     yardstick: Yardstick
 
-    def to(self, device: torch.device | str) -> "Questions":
+    def to(self, device: torch.device | str) -> "CounterfactualQueries":
         yardstick = Yardstick(self.yardstick.moved.to(device), self.yardstick.unit.to(device))
-        return Questions(self.rows.to(device), self.action.to(device), self.truth.to(device), yardstick)
+        return CounterfactualQueries(self.rows.to(device), self.action.to(device), self.truth.to(device), yardstick)
 
 
 @dataclass(frozen=True)
@@ -76,12 +76,12 @@ class CounterfactualError:
     """Of its counterfactuals, column by column."""
 
 
-def questions(task: KnownSCM, rows: Transitions, seed: int = 0) -> Questions:
+def questions(task: KnownSCM, rows: Transitions, seed: int = 0) -> CounterfactualQueries:
     """Draw one alternative action for each row; `rows` must be real and carry their noise."""
     _check(task, rows)
     action = task.actions.sample(len(rows), generator(seed, "alternative")).to(rows.action)
     truth = task.counterfactual(rows, action)
-    return Questions(rows, action, truth, _yardstick(task, rows, truth, seed))
+    return CounterfactualQueries(rows, action, truth, _yardstick(task, rows, truth, seed))
 
 
 def counterfactual_error(model: Imaginer, task: KnownSCM, rows: Transitions, seed: int = 0) -> CounterfactualError:
@@ -97,7 +97,7 @@ def counterfactual_error(model: Imaginer, task: KnownSCM, rows: Transitions, see
     return score(model, questions(task, rows, seed), seed)
 
 
-def score(model: Imaginer, asked: Questions, seed: int = 0) -> CounterfactualError:
+def score(model: Imaginer, asked: CounterfactualQueries, seed: int = 0) -> CounterfactualError:
     """Return the errors of `model` on questions that are already drawn, for example for several models."""
     rows, yardstick = asked.rows, asked.yardstick
     answer = model.imagine(rows, asked.action[:, None], generator(seed, "imagine"))[:, 0]

@@ -43,7 +43,7 @@ TINY = 1e-7
 
 
 @dataclass(frozen=True, eq=False)
-class Questions:
+class ForecastQueries:
     """For every row, the volumes after each step of its plans, to be predicted from its patient's rows until then."""
 
     rows: Transitions
@@ -60,8 +60,8 @@ class TumourData(NamedTuple):
     """One published data set."""
 
     train: Transitions
-    one_step: Questions
-    several: Questions
+    one_step: ForecastQueries
+    several: ForecastQueries
 
 
 def tumour_data(gamma: float, seed: int, patients: int = TRAIN, test: int = TEST) -> TumourData:
@@ -74,22 +74,22 @@ def tumour_data(gamma: float, seed: int, patients: int = TRAIN, test: int = TEST
     return TumourData(train, one_step_questions(test, gamma, random), several_step_questions(test, gamma, random))
 
 
-def one_step_questions(count: int, gamma: float, random: np.random.RandomState) -> Questions:
+def one_step_questions(count: int, gamma: float, random: np.random.RandomState) -> ForecastQueries:
     """Simulate `count` patients; the questions are the four treatments of every day."""
     seen = _observe(draw_cohort(count, random), gamma, random, 0)
     truth = torch.from_numpy(_four(seen, *seen.days()))
     plans = torch.tensor(TREATMENTS)[:, None].expand(len(truth), 4, 1, 2)
-    return Questions(seen.course.table(), plans, truth, (1,))
+    return ForecastQueries(seen.course.table(), plans, truth, (1,))
 
 
-def several_step_questions(count: int, gamma: float, random: np.random.RandomState) -> Questions:
+def several_step_questions(count: int, gamma: float, random: np.random.RandomState) -> ForecastQueries:
     """Simulate `count` patients; ten random sequences after every day. One whose volume vanishes is not scored."""
     seen = _observe(draw_cohort(count, random), gamma, random, AHEAD)
     patient, day = seen.days()
     first = seen.course.flags[patient, day][:, None, None].repeat(PLANS, 1)
     plans = torch.from_numpy(np.concatenate([first, seen.plans[patient, day]], 2)).float()
     truth = torch.from_numpy(_sequences(seen, patient, day))
-    return Questions(seen.course.table(), plans, truth, tuple(range(2, AHEAD + 2)))
+    return ForecastQueries(seen.course.table(), plans, truth, tuple(range(2, AHEAD + 2)))
 
 
 @dataclass
