@@ -42,7 +42,7 @@ def test_every_estimate_stands_beside_the_exact_truth_and_a_second_run_does_noth
         assert not row["recommended"] or row["low"] <= row["estimate"] <= row["high"]
     assert sum(row["recommended"] for row in rows) == 6
     assert len({row["estimate"] for row in rows if row["recommended"]}) == 6
-    monkeypatch.setattr(evaluation.OPEProblem, "log", lambda *_: pytest.fail("done already"))
+    monkeypatch.setattr(evaluation.EvaluationProblem, "log", lambda *_: pytest.fail("done already"))
     assert benchmark.run(tmp_path) == stored
     written = read_csv(tmp_path / "evaluation.csv")
     assert list(written[0]) == list(COLUMNS)
