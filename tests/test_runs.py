@@ -543,7 +543,7 @@ def test_a_harmed_part_is_refused_and_mended(part: str, harm: Any, bench: Bench,
     harm(run, other, part)
     assert contents(run) != contents(bench.fresh("cartpole"))
     line = refused_part(capsys, run, part)
-    assert (part if harm is delete else PARTS[part].path.split(".")[0]) in line
+    assert (part if harm in (delete, delete_recipe) else PARTS[part].path.split(".")[0]) in line
     again = "first" if harm is delete else "again"
     assert f"run {PARTS[part].command} {again}" in line or harm is delete_recipe
     assert not any(Run(run).has(child) for child in PARTS if part in (child, *ancestors(child)))
