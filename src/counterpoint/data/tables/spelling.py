@@ -28,13 +28,13 @@ def plain(word: str) -> str:
 
 
 def _bare(name: str) -> str:
-    """Normalise an id: as `plain`, without leading zeros and without .0 behind a whole number."""
-    name = re.sub(r"^(\d+)\.0+$", r"\1", plain(name))
+    """Normalise an id: as `plain`, without quotation marks, leading zeros and .0 behind a whole number."""
+    name = re.sub(r"^(\d+)\.0+$", r"\1", plain(re.sub("[\"'`]", "", name)))
     return re.sub(r"(?<!\d)0+(?=\d)", "", name)
 
 
 def alike_ids(names: Sequence[str]) -> int:
-    """Return how many ids differ from another only by blanks, capitals, leading zeros or a trailing .0."""
+    """Return how many ids differ from another only by blanks, capitals, quotes, leading zeros or a trailing .0."""
     return len(names) - len({_bare(name) for name in names})
 
 
@@ -44,8 +44,8 @@ def alike_note(column: str, names: Sequence[str]) -> list[str]:
     if not count:
         return []
     return [
-        f"{counted(count, 'id')} in '{column}' like another but for blanks, capitals, leading zeros or a"
-        " trailing .0, as 7 and 007: one subject may be taken for two; write the ids alike"
+        f"{counted(count, 'id')} in '{column}' like another but for blanks, capitals, quotes, leading zeros"
+        " or a trailing .0, as 7 and 007: one subject may be taken for two; write the ids alike"
     ]
 
 
