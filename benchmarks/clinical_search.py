@@ -31,7 +31,7 @@ from counterpoint.core.seeding import derive, generator
 from counterpoint.core.tables import markdown_table
 from counterpoint.learners.methods import unselected
 from counterpoint.models.base import Model
-from counterpoint.ope.true_return import returns, true_returns
+from counterpoint.ope.model_based import returns, true_returns
 from counterpoint.simulation.trials import BehaviourPolicy
 from counterpoint.tasks import (
     hiv,

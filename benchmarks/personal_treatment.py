@@ -23,7 +23,7 @@ from counterpoint.core.provenance import provenance
 from counterpoint.core.seeding import derive
 from counterpoint.core.tables import markdown_table
 from counterpoint.data.jobs import NO_THETA
-from counterpoint.ope.true_return import returns
+from counterpoint.ope.model_based import returns
 from counterpoint.policies.base import Policy
 from counterpoint.simulation.rollout import Actor
 from counterpoint.tasks import tumour

@@ -15,7 +15,7 @@ from counterpoint.core.seeding import derive
 from counterpoint.core.settings import Positive
 from counterpoint.data.jobs import Job
 from counterpoint.learners.base import PolicyLearner
-from counterpoint.ope.true_return import true_returns
+from counterpoint.ope.model_based import true_returns
 from counterpoint.policies.base import Policy
 from counterpoint.simulation.trials import trial_subset
 from counterpoint.tasks.base import KnownSCM

@@ -19,7 +19,7 @@ from counterpoint.core.seeding import derive, generator
 from counterpoint.core.settings import Count, Positive
 from counterpoint.data.jobs import Job
 from counterpoint.data.transitions import Transitions
-from counterpoint.ope.true_return import true_returns
+from counterpoint.ope.model_based import true_returns
 from counterpoint.policies.base import Policy
 from counterpoint.simulation.trials import simulate_population
 from counterpoint.tasks.cartpole import PLANETS, CartPole

@@ -18,7 +18,7 @@ from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
 from counterpoint.ope.behaviour import BoostedTrees
 from counterpoint.ope.evaluation import BehaviourRecipe
-from counterpoint.ope.true_return import returns
+from counterpoint.ope.model_based import returns
 from counterpoint.simulation.trials import simulate
 from counterpoint.tasks.base import KnownSCM
 from counterpoint.tasks.cartpole import CartPole

@@ -20,9 +20,8 @@ from counterpoint.ope.evaluation import (
     fit_problem,
     whole_log,
 )
-from counterpoint.ope.model_based import ModelEstimates
+from counterpoint.ope.model_based import ModelEstimates, returns
 from counterpoint.ope.result import Evaluation
-from counterpoint.ope.true_return import returns
 from reproduction.experiment import Rows
 from reproduction.measures.counterfactual_error import questions
 from reproduction.sepsis_arms import PHYSICIAN, Fitted, rows_for

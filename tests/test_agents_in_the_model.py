@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import counterpoint as cp
-from counterpoint.ope.true_return import returns
+from counterpoint.ope.model_based import returns
 
 SHAPES = False
 

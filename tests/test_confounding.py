@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import counterpoint as cp
-from counterpoint.ope.confounding import (
+from counterpoint.ope.intervals import (
     MAX_STRENGTH,
     Confounding,
     bounded,

@@ -14,7 +14,7 @@ from counterpoint.models.scm.base import StructuralCausalModel
 from counterpoint.models.scm.density import location_scale
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Monitor, Schedule
-from counterpoint.ope.true_return import returns, true_returns
+from counterpoint.ope.model_based import returns, true_returns
 from counterpoint.simulation.augmentation import Augmenter
 from counterpoint.simulation.models import ModelSimulator
 from counterpoint.simulation.rollout import Rollout

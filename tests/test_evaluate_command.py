@@ -11,7 +11,7 @@ import pytest
 import counterpoint as cp
 from counterpoint.checks.findings import CheckReport, Finding
 from counterpoint.core.tables import read_csv
-from counterpoint.ope.compare import PolicyComparison
+from counterpoint.ope.result import PolicyComparison
 from counterpoint.run import Run
 from counterpoint.tasks.cartpole import CartPole
 from helpers.cli import command

@@ -22,7 +22,7 @@ from counterpoint.data.jobs import Job
 from counterpoint.learners.base import PolicyCheckpoints, PolicyLearner
 from counterpoint.learners.d3qn import D3QN
 from counterpoint.nets.training import Monitor
-from counterpoint.ope.true_return import true_return
+from counterpoint.ope.model_based import true_return
 from counterpoint.simulation.trials import trial_subset
 from counterpoint.tasks import tumour
 from counterpoint.tasks.base import Task

@@ -10,25 +10,22 @@ from torch import Tensor
 
 import counterpoint as cp
 from counterpoint.data.schema import Schema
-from counterpoint.ope.compare import PolicyComparison, compare
 from counterpoint.ope.diagnostics import (
     SubjectPartition,
+    VerdictEvidence,
+    VerdictLimits,
     by_group,
     by_severity,
     off_support_share,
     untried_actions,
+    verdict,
 )
-from counterpoint.ope.evaluation import RECOMMENDED, evaluate
+from counterpoint.ope.evaluation import RECOMMENDED, compare, evaluate
 from counterpoint.ope.problem import (
     Episodes,
     OPEData,
 )
-from counterpoint.ope.result import Estimate, Evaluation
-from counterpoint.ope.verdict import (
-    VerdictEvidence,
-    VerdictLimits,
-    verdict,
-)
+from counterpoint.ope.result import Estimate, Evaluation, PolicyComparison
 from counterpoint.policies.base import Verdict
 from helpers.judge import CHANCES, DOSES, GENTLE, GOOD, LOGGED, QUICK, STEPS, WARD, Lottery, drawn
 

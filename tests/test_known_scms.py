@@ -5,7 +5,7 @@ import torch
 
 from counterpoint.core.artifacts import decode, encode, recipe_hash
 from counterpoint.core.seeding import generator
-from counterpoint.ope.true_return import returns
+from counterpoint.ope.model_based import returns
 from counterpoint.registry import Registry
 from counterpoint.simulation.gym import SCMEnv
 from counterpoint.simulation.trials import random_policy, simulate

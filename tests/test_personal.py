@@ -13,9 +13,8 @@ from counterpoint.data.transitions import Transitions
 from counterpoint.models.base import SubjectFactors, SubjectTracker
 from counterpoint.models.groups import Groups
 from counterpoint.nets.training import Schedule
-from counterpoint.ope.model_based import value_in_model
+from counterpoint.ope.model_based import true_returns, value_in_model
 from counterpoint.ope.problem import Episodes
-from counterpoint.ope.true_return import true_returns
 from counterpoint.policies.base import joint_actor
 from counterpoint.policies.personal import PersonalPolicy
 from helpers.effects import by_hand, generator, logged

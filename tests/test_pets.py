@@ -34,7 +34,7 @@ from counterpoint.nets.likelihood import (
     LikelihoodTraining,
 )
 from counterpoint.nets.training import Schedule
-from counterpoint.ope.true_return import returns
+from counterpoint.ope.model_based import returns
 from counterpoint.policies.base import joint_actor
 from counterpoint.simulation.rollout import Rollout
 from counterpoint.simulation.trials import random_policy, simulate

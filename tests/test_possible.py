@@ -9,15 +9,14 @@ from torch import Tensor
 
 import counterpoint as cp
 from counterpoint.data.returns import ReturnRange
-from counterpoint.ope.compare import compare
-from counterpoint.ope.evaluation import evaluate
+from counterpoint.ope.diagnostics import verdict
+from counterpoint.ope.evaluation import compare, evaluate
 from counterpoint.ope.model_based import ModelEstimates
 from counterpoint.ope.problem import (
     Episodes,
     OPEData,
 )
 from counterpoint.ope.result import Estimate, Evaluation, clip, clip_difference, possible_return_range
-from counterpoint.ope.verdict import verdict
 from counterpoint.page.evaluation_tables import evaluation_section, interval_text
 from helpers.judge import GENTLE, GOOD, LOGGED, QUICK, STEPS
 

@@ -12,7 +12,7 @@ from counterpoint.core.errors import CounterpointWarning
 from counterpoint.data.tables.dataframe import from_dataframe
 from counterpoint.data.tables.record_checks import duplicated_records, leaking_columns, shifted_records
 from counterpoint.data.transitions import Transitions
-from counterpoint.ope.verdict import verdict
+from counterpoint.ope.diagnostics import verdict
 from reproduction.sepsis_cohort import SyntheticPatients
 from test_judge import GOOD
 

@@ -18,7 +18,7 @@ import counterpoint as cp
 from counterpoint.cli.check_scm import examine
 from counterpoint.core.artifacts import write_text
 from counterpoint.learners.search import SearchedPolicy
-from counterpoint.ope.confounding import ConfoundingBound
+from counterpoint.ope.intervals import ConfoundingBound
 from counterpoint.ope.problem import EpsilonMixture
 from counterpoint.ope.result import (
     BehaviourSummary,

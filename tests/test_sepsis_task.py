@@ -11,7 +11,7 @@ from torch import Tensor
 import counterpoint as cp
 from counterpoint.core.seeding import generator
 from counterpoint.data.transitions import Transitions
-from counterpoint.ope.true_return import returns
+from counterpoint.ope.model_based import returns
 from counterpoint.policies.rule import is_ordered
 from counterpoint.sources.mimic.columns import CTRL46, PLACE
 from counterpoint.sources.mimic.scores import sirs, sofa

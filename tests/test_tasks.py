@@ -15,7 +15,7 @@ from counterpoint.data.transitions import Transitions
 from counterpoint.learners.d3qn import D3QN
 from counterpoint.models.dynamics.outcome import Outcome
 from counterpoint.nets.training import Schedule
-from counterpoint.ope.true_return import true_return
+from counterpoint.ope.model_based import true_return
 from counterpoint.simulation.gym import SCMEnv
 from counterpoint.simulation.rollout import TaskSimulator
 from counterpoint.simulation.trials import random_policy, simulate, simulate_population, trial_subset

@@ -13,7 +13,7 @@ from counterpoint.data.jobs import Job
 from counterpoint.data.spaces import Discrete
 from counterpoint.learners.d3qn import D3QN
 from counterpoint.nets.training import Schedule
-from counterpoint.ope.true_return import returns, true_return, true_returns
+from counterpoint.ope.model_based import returns, true_return, true_returns
 from counterpoint.simulation.rollout import Actor
 from counterpoint.simulation.trials import random_policy, simulate
 from counterpoint.tasks.base import KnownSCM

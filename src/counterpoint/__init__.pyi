@@ -32,9 +32,9 @@ from counterpoint.models.scm.bicogan import BiCoGAN as BiCoGAN
 from counterpoint.models.scm.density import DensitySCM as DensitySCM
 from counterpoint.models.scm.random_effects import RandomEffects as RandomEffects
 from counterpoint.nets.training import Schedule as Schedule
-from counterpoint.ope.compare import compare as compare
+from counterpoint.ope.evaluation import compare as compare
 from counterpoint.ope.evaluation import evaluate as evaluate
-from counterpoint.ope.true_return import true_return as true_return
+from counterpoint.ope.model_based import true_return as true_return
 from counterpoint.policies.base import Policy as Policy
 from counterpoint.policies.recommendation import recommend as recommend
 from counterpoint.registry import load as load

@@ -8,11 +8,11 @@ from torch import Tensor
 
 import counterpoint as cp
 from counterpoint.data.schema import Schema
-from counterpoint.ope.confounding import Confounding
+from counterpoint.ope.diagnostics import VerdictEvidence
 from counterpoint.ope.evaluation import OPESettings
+from counterpoint.ope.intervals import Confounding
 from counterpoint.ope.problem import Episodes
 from counterpoint.ope.result import Diagnostics, Estimate
-from counterpoint.ope.verdict import VerdictEvidence
 
 WARD, DOSES = cp.Ward(), cp.Discrete.of([0.0, 0.5, 1.0])
 

@@ -13,7 +13,7 @@ from counterpoint.cli.ope_flags import OPEFlags
 from counterpoint.core.errors import require
 
 if TYPE_CHECKING:
-    from counterpoint.ope.compare import PolicyComparison
+    from counterpoint.ope.result import PolicyComparison
     from counterpoint.run import Run
 
 
@@ -32,7 +32,7 @@ class Compare:
 
     def execute(self) -> None:
         from counterpoint.nets.training import Monitor
-        from counterpoint.ope.compare import compare
+        from counterpoint.ope.evaluation import compare
         from counterpoint.run import Run
 
         require(len(self.runs) > 0, "there is no run to compare; name their folders")

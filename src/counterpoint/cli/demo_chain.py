@@ -21,7 +21,7 @@ from counterpoint.learners.d3qn import D3QN
 from counterpoint.learners.methods import QUICK_SEARCH, SMALL_BICOGAN, unselected
 from counterpoint.models.scm.density import BRIEF, DensitySCM
 from counterpoint.nets.training import Schedule
-from counterpoint.ope.true_return import returns, true_returns
+from counterpoint.ope.model_based import returns, true_returns
 from counterpoint.page.returns import demo_figure, episodes_figure
 from counterpoint.policies.base import Policy
 from counterpoint.policies.searched import SearchedPolicy

@@ -56,7 +56,7 @@ class Evaluate:
         """Print true returns of the policy beside the returns in the log."""
         from counterpoint.core.tables import write_csv
         from counterpoint.data.returns import logged_returns
-        from counterpoint.ope.true_return import true_return
+        from counterpoint.ope.model_based import true_return
 
         policy, simulator, steps = run.policy, task.at_evaluation(), self.horizon or task.horizon
         returns = true_return(policy, simulator, self.trials, self.seed, steps)

@@ -39,7 +39,7 @@ class OPEFlags:
     def settings(self) -> "OPESettings":
         """Return the same choices as settings of `counterpoint.evaluate`."""
         from counterpoint import ope
-        from counterpoint.ope.confounding import Confounding
+        from counterpoint.ope.intervals import Confounding
 
         return ope.OPESettings(
             behaviour=None if self.behaviour is None else getattr(ope, CLASSES[self.behaviour])(),

@@ -6,6 +6,6 @@ from counterpoint.ope.behaviour import NearestNeighbours as NearestNeighbours
 from counterpoint.ope.evaluation import OPESettings as OPESettings
 from counterpoint.ope.evaluation import evaluate as evaluate
 from counterpoint.ope.fqe import FQE as FQE
+from counterpoint.ope.model_based import true_return as true_return
 from counterpoint.ope.problem import EpsilonMixture as EpsilonMixture
 from counterpoint.ope.result import Evaluation as Evaluation
-from counterpoint.ope.true_return import true_return as true_return

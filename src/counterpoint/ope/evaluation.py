@@ -1,14 +1,16 @@
-"""`evaluate`: off-policy evaluation (OPE) of a policy from logged data, with intervals, diagnostics and a verdict."""
+"""Off-policy evaluation (OPE) of a policy, or of several, from logged data: intervals, diagnostics and a verdict."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import partial
+from itertools import combinations
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from counterpoint.core.errors import require
 from counterpoint.core.seeding import derive
 from counterpoint.core.settings import Checked, Fraction, Positive, Share, checked
 from counterpoint.core.statistics import Interval
@@ -20,8 +22,19 @@ from counterpoint.data.transitions import Transitions, concatenate
 from counterpoint.models.base import Model
 from counterpoint.nets.training import Monitor
 from counterpoint.ope.behaviour import Behaviour, BoostedTrees, Logistic, NearestNeighbours
-from counterpoint.ope.confounding import Confounding, bounds, breakdown_strength
-from counterpoint.ope.diagnostics import SubjectPartition, by_group, by_severity, check_severity, diagnose
+from counterpoint.ope.diagnostics import (
+    SubjectPartition,
+    VerdictEvidence,
+    VerdictLimits,
+    as_sentence,
+    by_group,
+    by_severity,
+    check_severity,
+    diagnose,
+    distrusted_reasons,
+    outside_range_reasons,
+    verdict,
+)
 from counterpoint.ope.estimators import (
     doubly_robust,
     logged_return,
@@ -32,7 +45,17 @@ from counterpoint.ope.estimators import (
     weighted_importance_sampling,
 )
 from counterpoint.ope.fqe import FQE, Critic, mean_in_members
-from counterpoint.ope.intervals import Counts, Estimator, bca, interval_of, paired_interval, widened
+from counterpoint.ope.intervals import (
+    Confounding,
+    Counts,
+    Estimator,
+    bca,
+    bounds,
+    breakdown_strength,
+    interval_of,
+    paired_interval,
+    widened,
+)
 from counterpoint.ope.model_based import ModelEstimates, estimate_in_model
 from counterpoint.ope.problem import (
     Episodes,
@@ -49,6 +72,8 @@ from counterpoint.ope.result import (
     BehaviourSummary,
     Estimate,
     Evaluation,
+    PairedDifference,
+    PolicyComparison,
     Sensitivity,
     SubgroupEstimate,
     clip,
@@ -59,14 +84,6 @@ from counterpoint.ope.result import (
     possible_return_range,
 )
 from counterpoint.ope.tabular import TabularBehaviour, TabularFQE, all_categories
-from counterpoint.ope.verdict import (
-    VerdictEvidence,
-    VerdictLimits,
-    as_sentence,
-    distrusted_reasons,
-    outside_range_reasons,
-    verdict,
-)
 from counterpoint.policies.base import Policy, Verdict
 from counterpoint.tasks.base import Task
 
@@ -513,3 +530,50 @@ def _sensitivity(problem: OPEProblem, settings: OPESettings, seed: int, signific
     if significant:
         strength = breakdown_strength(data, counts, logged_return(data, counts), per, settings.confidence)
     return Sensitivity(estimates, per, bounds(data, counts, settings.confounding, settings.confidence), strength)
+
+
+@checked
+def compare(
+    rows: Transitions,
+    policies: Mapping[str, Policy | StochasticPolicy],
+    settings: OPESettings = OPESettings(),
+    *,
+    others: Transitions | None = None,
+    held_out: bool = False,
+    models: Mapping[str, Model] | None = None,
+    seed: int = 0,
+    monitor: Monitor = Monitor(),
+) -> PolicyComparison:
+    """Evaluate several policies, keyed by name, on the same rows.
+
+    The arguments are those of `evaluate`; `models` infer subject factors for the policies that need them.
+    """
+    require(len(policies) > 0, "there is no policy to compare; give at least one")
+    behaviours = estimate_behaviours(settings, whole_log(rows, others), seed, monitor)
+    problems: dict[str, OPEProblem] = {}
+    evaluations: dict[str, Evaluation] = {}
+    for name, policy in policies.items():
+        stage = monitor.stage(name)
+        model = (models or {}).get(name)
+        problem = fit_problem(rows, policy, settings, others, model, seed, stage, behaviours)
+        request = EvaluationRequest(policy, settings, held_out, name, seed)
+        evaluation = evaluate_problem(problem, request, ModelEstimates(), stage)
+        problems[name] = problem
+        evaluations[evaluation.policy] = evaluation
+    pairs = [_paired(problems, evaluations, one, other, settings, seed) for one, other in combinations(problems, 2)]
+    return PolicyComparison(tuple(evaluations.values()), tuple(pairs))
+
+
+def _paired(
+    problems: Mapping[str, OPEProblem],
+    evaluations: Mapping[str, Evaluation],
+    one: str,
+    other: str,
+    settings: OPESettings,
+    seed: int,
+) -> PairedDifference:
+    difference = Estimate.of(f"{one} less {other}", problems[one].gain_over(problems[other], settings, seed))
+    possible = evaluations[one].possible
+    if possible is not None:
+        difference = clip_difference(difference, evaluations[one].value, evaluations[other].value, possible)
+    return PairedDifference(one, other, difference)

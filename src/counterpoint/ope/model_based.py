@@ -1,13 +1,14 @@
-"""Model-based estimates of a policy's mean return: simulated or counterfactual episodes in a fitted model.
+"""Returns of a policy by simulation: in a task whose SCM is known, and in a fitted model, which gives estimates.
 
+    true return      s_0 from the task,   s_{t+1} = f(s_t, π(s_t), θ, u_t),    f and the law of u_t those of the task
     simulated        s_0 from the log,    s_{t+1} = f(s_t, π(s_t), θ, u_t),    u_t drawn from the prior
     counterfactual   the same with u_t abducted from (s_t, a_t, s_{t+1}) of the record (CF-PE; Buesing et al., 2019)
 
-Both run as many steps as the longest logged episode. Their intervals include the variation between subjects and between
-the members of the model, not errors that all members share.
+The last two run as many steps as the longest logged episode. Their intervals include the variation between subjects and
+between the members of the model, not errors that all members share.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,15 +30,9 @@ from counterpoint.models.scm.base import StructuralCausalModel
 from counterpoint.nets.training import Monitor
 from counterpoint.ope.problem import Episodes, StochasticPolicy, resampled
 from counterpoint.ope.result import Estimate
-from counterpoint.policies.base import Policy, Verdict
+from counterpoint.policies.base import Policy, Verdict, joint_actor
 from counterpoint.simulation.models import ModelSimulator, abducted
-from counterpoint.simulation.rollout import (
-    Rollout,
-    RolloutStep,
-    StackedNoise,
-    TaskSimulator,
-    on_device,
-)
+from counterpoint.simulation.rollout import Actor, Rollout, RolloutStep, StackedNoise, TaskSimulator, on_device
 from counterpoint.tasks.base import KnownSCM, Task, check_task
 
 AT_ONCE = 2**16
@@ -338,3 +333,72 @@ def _support(
     counts = similar.counted(similar.nearest(state.flatten(0, 2))[0], logged.actions.count)
     share = counts.float() / counts.sum(1, keepdim=True).clamp(min=1)
     return share.gather(1, logged.actions.index(action.flatten(0, 2))[:, None])[:, 0].view(shape)
+
+
+@checked
+def true_return(
+    policy: Policy,
+    task: KnownSCM,
+    trials: int = 10,
+    seed: int = 0,
+    horizon: Count = 0,
+    theta: Theta = NO_THETA,
+) -> Float[Tensor, " n"]:
+    """Run one policy and return the reward total of every trial.
+
+    Arguments:
+        trials: number of episodes.
+        horizon: steps after which an episode is cut; 0 for the task's own.
+        theta: each subject's factor, for a policy that is conditioned on it.
+    """
+    require(
+        theta.shape[1] == policy.factor_width or not policy.factor_width,
+        "the policy is conditioned on every subject's factor, and a new subject's is not known; learn one that infers"
+        " it (ctrl-p), or pass theta",
+    )
+    return true_returns([policy], task, trials, seed, horizon, theta)[0]
+
+
+@checked
+def true_returns(
+    policies: Sequence[Policy],
+    task: KnownSCM,
+    trials: int = 10,
+    seed: int = 0,
+    horizon: int = 0,
+    theta: Theta = NO_THETA,
+) -> Float[Tensor, "k n"]:
+    """Run policies of one class from the same first states with the same noise, and return their reward totals.
+
+    In a task with differing subjects, trial i is of subject i, and `theta` is the factor that the policies are given.
+    """
+    for policy in policies:
+        check_task(task, policy.schema, "policy")
+    actor = joint_actor(policies)
+    return returns(actor, task, len(policies), trials, seed, horizon, policies[0].device, theta)
+
+
+@torch.no_grad()
+def returns(
+    actor: Actor,
+    task: KnownSCM,
+    policies: int,
+    trials: int,
+    seed: int,
+    horizon: int = 0,
+    device: torch.device = torch.device("cpu"),
+    theta: Theta = NO_THETA,
+) -> Float[Tensor, "k n"]:
+    """Undiscounted returns of stacked policies; noise is drawn on the CPU, so that every device uses the same."""
+    require(trials > 0, f"{trials} trials say nothing; ask for 1 or more")
+    task = task.of_subjects(torch.arange(trials, device=device))
+    observation_noise = [generator(seed, "evaluation blur") for _ in range(policies)]
+
+    def act(state: Float[Tensor, "k n s"], factor: Float[Tensor, "k n t"]) -> Float[Tensor, "k n a"]:
+        observed = [task.observe(states, random) for states, random in zip(state, observation_noise, strict=True)]
+        return actor(torch.stack(observed), factor)
+
+    start = task.initial(trials, generator(seed, "evaluation start")).to(device).expand(policies, -1, -1)
+    simulator = TaskSimulator(task)
+    noise = simulator.fresh(trials, derive(seed, "evaluation"), device)
+    return Rollout(simulator, task, act).returns(start, noise, horizon or task.horizon, theta)

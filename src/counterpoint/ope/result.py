@@ -15,11 +15,12 @@ from counterpoint.core.statistics import Interval
 from counterpoint.core.wording import counted, discounted
 from counterpoint.data.returns import ReturnRange, possible_returns
 from counterpoint.data.transitions import Transitions
-from counterpoint.ope.confounding import ConfoundingBound
+from counterpoint.ope.intervals import ConfoundingBound
 from counterpoint.ope.problem import Episodes, EpsilonMixture
 from counterpoint.tasks.base import Task
 
 FORMAT = "counterpoint-evaluation/2"
+COMPARISON_FORMAT = "counterpoint-comparison/2"
 EvaluationVerdict = Literal["supported", "with care", "cannot be judged"]
 CLIPPED = "clipped to the possible range"
 
@@ -298,6 +299,63 @@ def decode_result(content: dict[str, Any], kind: type[Result], form: str, classe
     if not isinstance(result, kind):
         raise CounterpointError(f"this is not a {form}; run evaluate or compare again")
     return result
+
+
+@dataclass(frozen=True)
+class PairedDifference(Checked):
+    """Difference of the mean returns of two policies, `one` minus `other`, on the same subjects."""
+
+    one: str
+    other: str
+    difference: Estimate
+
+
+@dataclass(frozen=True)
+class PolicyComparison(Checked):
+    """Evaluations of several policies on one log, and the difference of every two of them."""
+
+    evaluations: tuple[Evaluation, ...]
+    pairs: tuple[PairedDifference, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Encode as a JSON object."""
+        return {"format": COMPARISON_FORMAT, **encode(self)}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> "PolicyComparison":
+        """Decode the object of `to_json`; refuse anything else in one line, without executing anything."""
+        classes = {**JSON_CLASSES, "PolicyComparison": PolicyComparison, "PairedDifference": PairedDifference}
+        return decode_result(content, cls, COMPARISON_FORMAT, classes)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Table of the policies, the behaviour policy first, each with its difference from that one."""
+        logged = self.evaluations[0].logged
+        first = {"policy": logged.name, "value": logged.value, "low": logged.low, "high": logged.high}
+        first |= {**_difference_columns(None), "effective": None, "verdict": None}
+        return [first, *(_policy_row(evaluation) for evaluation in self.evaluations)]
+
+    def pair_rows(self) -> list[dict[str, Any]]:
+        """Table of the differences between every two policies."""
+        return [{"policy": pair.one, "less": pair.other, **_difference_columns(pair.difference)} for pair in self.pairs]
+
+
+def _policy_row(evaluation: Evaluation) -> dict[str, Any]:
+    value, diagnostics = evaluation.value, evaluation.diagnostics
+    return {
+        "policy": evaluation.policy,
+        "value": value.value,
+        "low": value.low,
+        "high": value.high,
+        **_difference_columns(evaluation.difference),
+        "effective": diagnostics and diagnostics.effective,
+        "verdict": evaluation.verdict,
+    }
+
+
+def _difference_columns(difference: Estimate | None) -> dict[str, float | None]:
+    if difference is None:
+        return {"difference": None, "difference_low": None, "difference_high": None}
+    return {"difference": difference.value, "difference_low": difference.low, "difference_high": difference.high}
 
 
 def possible_return_range(

@@ -5,8 +5,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from counterpoint.ope.compare import PolicyComparison
-from counterpoint.ope.result import Estimate, Evaluation
+from counterpoint.ope.result import Estimate, Evaluation, PolicyComparison
 from counterpoint.page.style import BLACK, BLUE, GREEN, GREY, ORANGE, PALE, VERMILLION, canvas
 
 if TYPE_CHECKING:
