@@ -12,6 +12,7 @@ from counterpoint.core.errors import CounterpointError as CounterpointError
 from counterpoint.core.errors import CounterpointWarning as CounterpointWarning
 from counterpoint.data.doses import Bins as Bins
 from counterpoint.data.knowledge import Knowledge as Knowledge
+from counterpoint.data.knowledge import Recursion as Recursion
 from counterpoint.data.layout import Layout as Layout
 from counterpoint.data.schema import Column as Column
 from counterpoint.data.schema import Schema as Schema

@@ -13,7 +13,7 @@ Kind = TypeVar("Kind")
 CLASSES = {
     "counterpoint.data.doses": "ActionColumn Bins",
     "counterpoint.data.jobs": "Origin",
-    "counterpoint.data.knowledge": "Knowledge",
+    "counterpoint.data.knowledge": "Knowledge Recursion",
     "counterpoint.data.schema": "Column Fill Schema",
     "counterpoint.data.spaces": "Box Discrete",
     "counterpoint.data.layout": "Layout",

@@ -5,6 +5,7 @@ from counterpoint.data.doses import Bins as Bins
 from counterpoint.data.jobs import Job as Job
 from counterpoint.data.jobs import Origin as Origin
 from counterpoint.data.knowledge import Knowledge as Knowledge
+from counterpoint.data.knowledge import Recursion as Recursion
 from counterpoint.data.lags import with_lags as with_lags
 from counterpoint.data.layout import Layout as Layout
 from counterpoint.data.schema import Column as Column

@@ -165,7 +165,7 @@ def fitting_table(job: Job) -> dict[str, Tensor]:
 def with_mirrored(job: Job, table: dict[str, Tensor]) -> dict[str, Tensor]:
     """Append the mirror image of every row, as a row of the same subject."""
     rows, schema = job.data, job.data.schema
-    state, action = schema.knowledge.signs(schema.state_names, schema.action_names)
+    state, action = schema.knowledge.mirror_signs(schema.state_names, schema.action_names)
     inputs = context(state * rows.state, mirrored_actions(rows.action, schema.actions, action), theta=job.theta)
     mirrored = {"context": inputs, "state": state * rows.state, "next_state": state * rows.next_state}
     return {name: torch.cat([column, mirrored.get(name, column)]) for name, column in table.items()}

@@ -16,6 +16,27 @@ ON_CIRCLE = 1e-2
 """Tolerance for logged cosines and sines, because tables are rounded."""
 ROUNDED = 1e-4
 """Relative tolerance for other logged numbers."""
+ROUNDED_CHANGE = 0.05
+"""Tolerance for logged values of a recursion, in standard deviations of the column's change."""
+NEXT = "next "
+"""Prefix of a source that is the next value of an exogenous column."""
+
+
+@dataclass(frozen=True)
+class Recursion:
+    """A state column whose next value is a known linear function: column' = Σ weight·source + constant."""
+
+    column: str
+    weights: tuple[tuple[str, Finite], ...]
+    """(source, weight). A source is a state column, an action column, or "next NAME": the next value of the exogenous
+    column NAME."""
+    constant: Finite = 0.0
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        sources = [source for source, _ in self.weights]
+        twice = [source for source in sources if sources.count(source) > 1]
+        require(not twice, f"the recursion of '{self.column}' names '{(twice or [''])[0]}' twice; add the weights up")
 
 
 @dataclass(frozen=True)
@@ -38,6 +59,16 @@ class Knowledge:
     function is learned, so that imagined scores agree with the imagined values that they are computed from."""
     reward_range: tuple[Finite, Finite] | None = None
     """Smallest and largest reward that a step can have; None where it is not declared."""
+    exogenous: tuple[str, ...] = ()
+    """State columns that no action changes: an announced meal, the ward's census."""
+    recursions: tuple[Recursion, ...] = ()
+    """State columns whose next value is computed from known columns: a dose on board, a clock, a count of steps."""
+    signs: tuple[tuple[str, str, int], ...] = ()
+    """(action column, state column, +1 or −1): more of this action never lowers (+1), or never raises (−1), the
+    column."""
+    per: tuple[tuple[str, str], ...] = ()
+    """(action column, state column): effects of the action act through action / column; the column is static and
+    positive, as a weight."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -45,6 +76,8 @@ class Knowledge:
             require(low < high, f"the bounds of '{name}' are {low} and {high}; give the lower one first")
         if self.reward_range is not None:
             check_range(self.reward_range)
+        for action, column, sign in self.signs:
+            require(sign in (1, -1), f"the sign of '{action}' on '{column}' is {sign}; give +1 or -1")
 
     @property
     def held(self) -> tuple[str, ...]:
@@ -56,6 +89,11 @@ class Knowledge:
     def carried_columns(self) -> tuple[str, ...]:
         """State columns that are copies of an earlier column."""
         return tuple(column for column, _ in self.carried)
+
+    @property
+    def recursion_columns(self) -> tuple[str, ...]:
+        """State columns that follow a recursion."""
+        return tuple(recursion.column for recursion in self.recursions)
 
     def check_names(self, states: Sequence[str], actions: Sequence[str]) -> None:
         """Refuse names that are not columns, and contradictions."""
@@ -75,6 +113,58 @@ class Knowledge:
             require(
                 name in (*states, *actions), f"mirror names '{name}', which is not a column; name a state or action"
             )
+        self._check_exogenous(states)
+        for recursion in self.recursions:
+            self._check_recursion(recursion, states, actions)
+        self._check_effects(states, actions)
+
+    def _check_exogenous(self, states: Sequence[str]) -> None:
+        others = {"carried": self.carried_columns, "a recursion": self.recursion_columns, "computed": self.computed}
+        for name in self.exogenous:
+            require(name in states, f"'{name}' is declared as exogenous and is not a state column; name one")
+            for role, columns in others.items():
+                require(name not in columns, f"'{name}' is both exogenous and {role}; declare one of them")
+
+    def _check_recursion(self, recursion: Recursion, states: Sequence[str], actions: Sequence[str]) -> None:
+        name = recursion.column
+        require(name in states, f"'{name}' is declared as a recursion and is not a state column; name one")
+        require(self.recursion_columns.count(name) == 1, f"'{name}' has two recursions; declare one")
+        for role, columns in (("carried", self.carried_columns), ("computed", self.computed)):
+            require(name not in columns, f"'{name}' is both a recursion and {role}; declare one of them")
+        for source, _ in recursion.weights:
+            count = (*states, *actions).count(source)
+            require(count < 2, f"the recursion of '{name}' reads '{source}', a state and an action column; rename one")
+            later = source.removeprefix(NEXT) if source.startswith(NEXT) and not count else ""
+            require(
+                not later or later in self.exogenous,
+                f"the recursion of '{name}' reads the next value of '{later}', which is not exogenous; declare it so,"
+                " or read its current value",
+            )
+            require(
+                count == 1 or later in states,
+                f"the recursion of '{name}' reads '{source}', which is not a column; name one",
+            )
+
+    def _check_effects(self, states: Sequence[str], actions: Sequence[str]) -> None:
+        unchanged = {
+            **dict.fromkeys(self.exogenous, "exogenous"),
+            **dict.fromkeys(self.carried_columns, "carried from another column"),
+            **dict.fromkeys(self.recursion_columns, "computed by a recursion"),
+        }
+        for action, column, _ in self.signs:
+            require(action in actions, f"a sign is declared of '{action}', which is not an action column; name one")
+            require(column in states, f"a sign is declared for '{column}', which is not a state column; name one")
+            require(
+                column not in unchanged,
+                f"a sign is declared for '{column}', which is {unchanged.get(column)}; leave the sign out",
+            )
+            pairs = [pair[:2] for pair in self.signs]
+            require(pairs.count((action, column)) == 1, f"'{action}' has two signs for '{column}'; give one")
+        for action, column in self.per:
+            require(action in actions, f"per names '{action}', which is not an action column; name one")
+            require(column in states, f"'{action}' is per '{column}', which is not a state column; name one")
+            times = [name for name, _ in self.per].count(action)
+            require(times == 1, f"'{action}' is per two columns; name one")
 
     def check(self, state: Float[Tensor, "n s"], names: Sequence[str]) -> None:
         """Refuse logged rows that violate a fact; missing next states are skipped."""
@@ -117,14 +207,26 @@ class Knowledge:
         states: Sequence[str],
         actions: Sequence[str],
     ) -> Float[Tensor, "*n s"]:
-        """Set the carried columns of next states to their sources."""
-        if not self.carried:
-            return after
-        columns, sources = _carried(self, tuple(states), tuple(actions))
-        source = torch.cat([state, action], -1).index_select(-1, constant(sources, after.device))
-        return after.contiguous().index_copy(-1, constant(columns, after.device), source)
+        """Set the carried columns of next states to their sources, and compute those that follow a recursion.
 
-    def signs(self, states: Sequence[str], actions: Sequence[str]) -> tuple[Tensor, Tensor]:
+        The next values of exogenous columns are read from `after`; everything else is read from `state` and `action`.
+        """
+        if not (self.carried or self.recursions):
+            return after
+        device = after.device
+        result = after.contiguous()
+        if self.carried:
+            columns, sources = _carried(self, tuple(states), tuple(actions))
+            source = torch.cat([state, action], -1).index_select(-1, constant(sources, device))
+            result = result.index_copy(-1, constant(columns, device), source)
+        if self.recursions:
+            columns, sources, weights, constants = _recursions(self, tuple(states), tuple(actions))
+            read = torch.cat([state, action, after], -1).index_select(-1, constant(sources, device).long())
+            products = read.unsqueeze(-2) * constant(weights, device)  # Not a matrix product, which may round to tf32.
+            result = result.index_copy(-1, constant(columns, device), products.sum(-1) + constant(constants, device))
+        return result
+
+    def mirror_signs(self, states: Sequence[str], actions: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Return −1 for every column that the mirror changes, 1 for the others."""
         state, action = ([-1.0 if name in self.mirror else 1.0 for name in names] for names in (states, actions))
         return torch.tensor(state), torch.tensor(action)
@@ -152,6 +254,19 @@ def _carried(
     both = (*states, *actions)
     columns, sources = zip(*knowledge.carried, strict=True)
     return tuple(map(states.index, columns)), tuple(map(both.index, sources))
+
+
+@lru_cache(maxsize=64)
+def _recursions(
+    knowledge: Knowledge, states: tuple[str, ...], actions: tuple[str, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[float, ...], ...], tuple[float, ...]]:
+    """Return the columns of recursions, their sources in (state, action, next state), weights and constants."""
+    names = [*states, *actions, *(f"{NEXT}{name}" for name in states)]
+    sources = sorted({names.index(source) for recursion in knowledge.recursions for source, _ in recursion.weights})
+    weights = [{names.index(source): weight for source, weight in r.weights} for r in knowledge.recursions]
+    rows = tuple(tuple(float(row.get(source, 0.0)) for source in sources) for row in weights)
+    columns = tuple(states.index(recursion.column) for recursion in knowledge.recursions)
+    return columns, tuple(sources), rows, tuple(float(recursion.constant) for recursion in knowledge.recursions)
 
 
 @lru_cache(maxsize=64)

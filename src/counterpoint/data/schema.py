@@ -9,7 +9,7 @@ from torch import Tensor
 from counterpoint.core.errors import CounterpointError, require
 from counterpoint.core.settings import check_settings
 from counterpoint.data.doses import ActionColumn
-from counterpoint.data.knowledge import ROUNDED, Knowledge, mirrored_actions
+from counterpoint.data.knowledge import NEXT, ROUNDED, ROUNDED_CHANGE, Knowledge, mirrored_actions
 from counterpoint.data.spaces import ActionSpace, Box, Discrete, describe, same_space
 
 
@@ -72,14 +72,31 @@ class Schema:
         self._check_knowledge()
 
     def _check_knowledge(self) -> None:
-        """Refuse facts about categorical columns, and a mirror that maps actions to none."""
-        declared = {*self.knowledge.held, *self.knowledge.mirror}
+        """Refuse facts about categorical columns, scales that change, and a mirror that maps actions to none."""
+        known = self.knowledge
+        sources = {source.removeprefix(NEXT) for recursion in known.recursions for source, _ in recursion.weights}
+        scales = [column for _, column in known.per]
+        signed = [column for _, column, _ in known.signs]
+        declared = {*known.held, *known.mirror, *known.recursion_columns, *sources, *scales, *signed}
         coded = [column.name for column in self.states if column.levels and column.name in declared]
         require(
             not coded, f"'{(coded or [''])[0]}' is a category, and only of numbers can more be declared; leave it out"
         )
+        static = [column.name for column in self.states if column.static]
+        changing = [name for name in scales if name not in static]
+        require(
+            not changing,
+            f"'{(changing or [''])[0]}' scales an action and is not constant within subjects; name a static column, as"
+            " the weight at admission",
+        )
+        constant = [name for name in static if name in {*known.recursion_columns, *signed}]
+        require(
+            not constant,
+            f"'{(constant or [''])[0]}' is constant within subjects, so that nothing changes it; leave its recursion or"
+            " sign out",
+        )
         if isinstance(self.actions, Discrete) and self.knowledge.mirror:
-            _, signs = self.knowledge.signs(self.state_names, self.action_names)
+            _, signs = self.knowledge.mirror_signs(self.state_names, self.action_names)
             mirrored = mirrored_actions(self.actions.table(), self.actions, signs)
             require(
                 bool(self.actions.contains(mirrored).all()),
@@ -122,9 +139,32 @@ class Schema:
 
     @property
     def unpredicted(self) -> tuple[int, ...]:
-        """Indices of the columns that are not predicted: static ones, and those carried from another column."""
-        carried = (self.state_names.index(name) for name in self.knowledge.carried_columns)
-        return tuple(sorted({*self.static, *carried}))
+        """Indices of the columns without an equation in the law of effects: static, carried and exogenous ones, and
+        those that follow a recursion."""
+        known = self.knowledge
+        names = (*known.carried_columns, *known.recursion_columns, *known.exogenous)
+        return tuple(sorted({*self.static, *map(self.state_names.index, names)}))
+
+    @property
+    def exogenous(self) -> tuple[int, ...]:
+        """Indices of the columns that change and that no action changes; static columns are not among them."""
+        columns = {self.state_names.index(name) for name in self.knowledge.exogenous}
+        return tuple(sorted(columns - {*self.static}))
+
+    @property
+    def autonomous(self) -> tuple[int, ...]:
+        """Indices of the columns that no action reaches: static and exogenous ones, and those that are carried or
+        computed from them alone, as a clock. Laws of exogenous columns read these."""
+        known, reached = self.knowledge, {*self.static, *self.exogenous}
+        sources = {column: [source] for column, source in known.carried}
+        sources |= {r.column: [source.removeprefix(NEXT) for source, _ in r.weights] for r in known.recursions}
+        # A column that reads itself is autonomous unless an action reaches it, so start with all and strike out.
+        names = {*sources} | {self.state_names[i] for i in reached}
+        while True:
+            struck = {column for column, read in sources.items() if column in names and not names.issuperset(read)}
+            if not struck:
+                return tuple(i for i, name in enumerate(self.state_names) if name in names)
+            names -= struck
 
     @property
     def computed(self) -> tuple[int, ...]:
@@ -143,6 +183,8 @@ class Schema:
         self, after: Float[Tensor, "*n s"], state: Float[Tensor, "*n s"], action: Float[Tensor, "*n a"]
     ) -> Float[Tensor, "*n s"]:
         """Project next states onto the declared facts."""
+        if self.knowledge.recursions:  # They may read the next values of exogenous columns, so those are held first.
+            after = self.knowledge.hold(after, self.state_names)
         after = self.knowledge.carry(after, state, action, self.state_names, self.action_names)
         return self.knowledge.hold(after, self.state_names)
 
@@ -161,6 +203,31 @@ class Schema:
                 not int(wrong),
                 f"column '{column}' is not what '{source}' was one step before in {int(wrong)} rows; correct the rows"
                 " or the declaration",
+            )
+        self._check_recursions(state, after, carried)
+        for action_name, column in self.knowledge.per:
+            low = int((state[:, self.state_names.index(column)] <= 0).sum())
+            require(
+                not low,
+                f"'{action_name}' is per '{column}', which is not positive in {low} rows; correct the rows or the"
+                " declaration",
+            )
+
+    def _check_recursions(
+        self, state: Float[Tensor, "n s"], after: Float[Tensor, "n s"], computed: Float[Tensor, "n s"]
+    ) -> None:
+        """Refuse logged next states that are not as the recursions compute them; missing ones are skipped."""
+        for column in self.knowledge.recursion_columns:
+            index = self.state_names.index(column)
+            change = (after - state)[:, index]
+            seen = ~after[:, index].isnan()
+            spread = change[seen].std(correction=0) if bool(seen.any()) else change.new_zeros(())
+            tolerance = (ROUNDED * after[:, index].abs().clamp(min=1)).maximum(ROUNDED_CHANGE * spread)
+            wrong = int(((computed - after)[:, index].abs() > tolerance).sum())
+            require(
+                not wrong,
+                f"column '{column}' does not follow its recursion in {wrong} of {int(seen.sum())} rows; correct the"
+                " rows or leave the recursion out",
             )
 
     def choices(self) -> list[dict[str, str | float]]:

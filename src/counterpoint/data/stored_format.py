@@ -14,7 +14,7 @@ from torch import Tensor
 from counterpoint.core.artifacts import digest, encode
 from counterpoint.core.errors import CounterpointError, require
 from counterpoint.data.doses import ActionColumn, Bins
-from counterpoint.data.knowledge import Knowledge
+from counterpoint.data.knowledge import Knowledge, Recursion
 from counterpoint.data.layout import Layout
 from counterpoint.data.schema import Column, Fill, Schema
 from counterpoint.data.spaces import Box, Discrete
@@ -28,7 +28,7 @@ MARK = "# counterpoint "
 FORMAT = 5
 STRINGS = ("subject_names", "outcome_names")
 SCHEMA_CLASSES = {
-    cls.__name__: cls for cls in (ActionColumn, Bins, Box, Column, Discrete, Fill, Knowledge, Layout, Schema)
+    cls.__name__: cls for cls in (ActionColumn, Bins, Box, Column, Discrete, Fill, Knowledge, Layout, Recursion, Schema)
 }
 """Classes that a header may contain."""
 MATRICES = ("state", "next_state", "action", "noise")

@@ -14,7 +14,7 @@ from counterpoint.data.conversion import convert_actions, convert_states
 from counterpoint.data.jobs import NO_THETA, context
 from counterpoint.data.schema import Column, agree
 from counterpoint.data.shapes import Action, State, Theta
-from counterpoint.data.spaces import check_actions
+from counterpoint.data.spaces import check_actions, places
 from counterpoint.data.transitions import Transitions
 from counterpoint.models.base import Mechanism, MechanismRecipe, Model, Values
 
@@ -173,6 +173,9 @@ class StructuralCausalModel(Model):
             return torch.stack([self.mechanism.combine(members) for members in predictions], 1)
 
         after = self._by_chunks(next_states, rows.state, rows.action, rows.next_state, action, factors)
+        if self.schema.exogenous:  # No action changes them, so they are as they were.
+            columns = places(self.schema.exogenous, after.device)
+            after[..., columns] = rows.next_state[:, None, columns]
         return self.schema.held(after, rows.state[:, None].expand(*after.shape), action)
 
     def member_predictions(

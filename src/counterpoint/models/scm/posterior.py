@@ -62,7 +62,7 @@ class PosteriorDraws:
         shape = len(picked), *mean.shape[1:], 1
         draws = torch.randn(shape, generator=generator(job.seed, "posterior"), dtype=torch.double).to(mean)
         slopes = (mean[picked] + (torch.linalg.cholesky(covariance)[picked] @ draws)[..., 0]).mT.float()
-        states, actions = schema.knowledge.signs(schema.state_names, schema.action_names)
+        states, actions = schema.knowledge.mirror_signs(schema.state_names, schema.action_names)
         others = torch.ones(slopes.shape[1] - len(states) - len(actions))  # Subject factors and the constant.
         alike = torch.cat([states, actions, others])[:, None] == states
         return slopes * alike.to(slopes)

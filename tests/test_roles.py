@@ -1,0 +1,128 @@
+"""Roles of state columns: exogenous ones, recursions, signs and scales of doses."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import counterpoint as cp
+from counterpoint.core.artifacts import decode, encode
+from counterpoint.data.stored_format import SCHEMA_CLASSES
+
+STATES = ["x", "meal", "eaten", "board", "weight"]
+EATEN = cp.Recursion("eaten", (("eaten", 0.5), ("next meal", 1.0)))
+BOARD = cp.Recursion("board", (("board", 0.8), ("dose", 0.8), ("meal", 0.1)), 0.25)
+ROLES = cp.Knowledge(
+    exogenous=("meal",), recursions=(EATEN, BOARD), signs=(("dose", "x", -1),), per=(("dose", "weight"),)
+)
+
+
+def schema_of(knowledge: cp.Knowledge = ROLES) -> cp.Schema:
+    columns = tuple(cp.Column(name, static=name == "weight") for name in STATES)
+    return cp.Schema(columns, cp.Box((0.0,), (1.0,)), ("dose",), knowledge=knowledge)
+
+
+def logged(rows: int = 160, knowledge: cp.Knowledge = ROLES) -> cp.Transitions:
+    """Rows of eight subjects that follow the declared recursions."""
+    random = torch.Generator().manual_seed(0)
+    schema = schema_of(knowledge)
+    state = torch.zeros(rows // 20, len(STATES))
+    state[:, 4] = 50 + 40 * torch.rand(len(state), generator=random)
+    states, actions, after = [], [], []
+    for _ in range(20):
+        action = torch.rand(len(state), 1, generator=random)
+        drawn = torch.randn(len(state), 5, generator=random)
+        drawn[:, 0] = 0.8 * state[:, 0] - action[:, 0] + 0.3 * drawn[:, 0]
+        drawn[:, 1] = drawn[:, 1].relu()
+        drawn[:, 4] = state[:, 4]
+        drawn[:, 2] = 0.5 * state[:, 2] + drawn[:, 1]
+        drawn[:, 3] = 0.8 * state[:, 3] + 0.8 * action[:, 0] + 0.1 * state[:, 1] + 0.25
+        states, actions, after = [*states, state], [*actions, action], [*after, drawn]
+        state = drawn
+    flags = torch.zeros(rows, dtype=torch.bool)
+    return cp.Transitions.logged(
+        state=torch.cat(states), action=torch.cat(actions), reward=torch.zeros(rows), next_state=torch.cat(after),
+        terminated=flags, truncated=flags, subject=torch.arange(rows) % (rows // 20),
+        step=torch.arange(rows) // (rows // 20), schema=schema,
+    )  # fmt: skip
+
+
+def test_recursions_are_computed_from_the_state_the_action_and_the_next_exogenous_values() -> None:
+    schema = schema_of()
+    state, action = torch.tensor([[1.0, 3.0, 4.0, 2.0, 70.0]]), torch.tensor([[0.5]])
+    after = torch.tensor([[9.0, 5.0, 99.0, 99.0, 70.0]])
+    expected = torch.tensor([[9.0, 5.0, 0.5 * 4 + 5, 0.8 * 2 + 0.8 * 0.5 + 0.1 * 3 + 0.25, 70.0]])
+    torch.testing.assert_close(schema.held(after, state, action), expected)
+    assert after[0, 2] == 99, "the argument is left as it was"
+    wide = schema.held(after.expand(2, 3, -1), state.expand(2, 3, -1), action.expand(2, 3, -1))
+    torch.testing.assert_close(wide, expected.expand(2, 3, -1))
+    with_lag = replace(ROLES, carried=(("x", "board"),), signs=())
+    torch.testing.assert_close(schema_of(with_lag).held(after, state, action)[0, 0], torch.tensor(2.0))
+    bounded = replace(ROLES, bounds=(("meal", 0.0, 4.0),))
+    torch.testing.assert_close(schema_of(bounded).held(after, state, action)[0, 2], torch.tensor(6.0))
+
+
+def test_roles_of_columns_as_indices() -> None:
+    schema = schema_of()
+    assert schema.exogenous == (1,)
+    assert schema.unpredicted == (1, 2, 3, 4)
+    assert schema.autonomous == (1, 2, 4), "an action reaches the column on board, and none the eaten one"
+    columns = (cp.Column("x"), cp.Column("meal", static=True))
+    assert replace(schema, states=columns, knowledge=cp.Knowledge(exogenous=("meal",))).exogenous == ()
+
+
+def test_roles_are_stored_with_the_schema() -> None:
+    schema = schema_of()
+    assert decode(encode(schema), SCHEMA_CLASSES) == schema
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"exogenous": ("meal", "eaten")}, "'eaten' is both exogenous and a recursion"),
+        ({"exogenous": ("meal", "bread")}, "'bread' is declared as exogenous and is not a state column"),
+        ({"exogenous": ("meal", "x"), "computed": ("x",)}, "'x' is both exogenous and computed"),
+        ({"exogenous": ()}, "reads the next value of 'meal', which is not exogenous"),
+        ({"recursions": (EATEN, EATEN)}, "'eaten' has two recursions"),
+        ({"recursions": (cp.Recursion("z", ()),)}, "'z' is declared as a recursion and is not a state column"),
+        ({"recursions": (cp.Recursion("x", (("z", 1.0),)),)}, "the recursion of 'x' reads 'z', which is not a column"),
+        ({"recursions": (EATEN,), "carried": (("eaten", "x"),)}, "'eaten' is both a recursion and carried"),
+        ({"signs": (("x", "x", 1),)}, "a sign is declared of 'x', which is not an action column"),
+        ({"signs": (("dose", "z", 1),)}, "a sign is declared for 'z', which is not a state column"),
+        ({"signs": (("dose", "meal", 1),)}, "a sign is declared for 'meal', which is exogenous"),
+        ({"signs": (("dose", "x", 1), ("dose", "x", -1))}, "'dose' has two signs for 'x'"),
+        ({"signs": (("dose", "x", 2),)}, "the sign of 'dose' on 'x' is 2; give"),
+        ({"per": (("dose", "x"),)}, "'x' scales an action and is not constant within subjects"),
+        ({"per": (("dose", "height"),)}, "'dose' is per 'height', which is not a state column"),
+        ({"per": (("x", "weight"),)}, "per names 'x', which is not an action column"),
+        ({"signs": (("dose", "weight", 1),)}, "'weight' is constant within subjects"),
+    ],
+)
+def test_contradictory_roles_are_refused(change: dict, message: str) -> None:
+    with pytest.raises(cp.CounterpointError, match=message):
+        schema_of(replace(ROLES, **change))
+
+
+def test_a_recursion_names_each_source_once() -> None:
+    with pytest.raises(cp.CounterpointError, match="the recursion of 'a' names 'b' twice"):
+        cp.Recursion("a", (("b", 1.0), ("b", 1.0)))
+
+
+def test_rows_that_contradict_a_recursion_or_a_scale_are_refused() -> None:
+    rows = logged()
+    rows.schema.check_rows(rows.state, rows.action, rows.next_state)
+    rounded = rows.next_state.round(decimals=2)
+    missing = torch.where(torch.arange(len(rows))[:, None] % 7 == 0, torch.nan, rounded)
+    rows.schema.check_rows(rows.state, rows.action, missing)
+    wrong = rows.next_state.clone()
+    wrong[3, 3] += 0.5
+    with pytest.raises(cp.CounterpointError, match="'board' does not follow its recursion in 1 of 160 rows"):
+        rows.schema.check_rows(rows.state, rows.action, wrong)
+    current = cp.Recursion("eaten", (("eaten", 0.5), ("meal", 1.0)))
+    other = schema_of(replace(ROLES, recursions=(current,)))
+    with pytest.raises(cp.CounterpointError, match="'eaten' does not follow its recursion in"):
+        other.check_rows(rows.state, rows.action, rows.next_state)
+    weightless = rows.state.clone()
+    weightless[:, 4] = 0
+    with pytest.raises(cp.CounterpointError, match="per 'weight', which is not positive in 160 rows"):
+        rows.schema.check_rows(weightless, rows.action, rows.next_state)
