@@ -1,0 +1,298 @@
+"""Base class of the clinical worlds: simulators with hidden states, which are logged, deployed in, and branched.
+
+A world keeps its hidden state and the subjects' parameters to itself. A log has the observed columns alone. All noise
+of the world is drawn by (seed, step), so that a policy, the behaviour policy and a branch of a log meet the same noise:
+
+    h_{t+1} = f(h_t, a_t, u_t),    x_t = g(h_t),    a counterfactual replays f from h_t with the same u_t, u_{t+1}, …
+"""
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float, Int
+
+from counterpoint.core.errors import CounterpointWarning, require
+from counterpoint.core.seeding import derive
+from counterpoint.data.doses import Bins
+from counterpoint.data.jobs import NO_THETA
+from counterpoint.data.knowledge import Knowledge
+from counterpoint.data.spaces import ActionSpace, Discrete
+from counterpoint.data.tables.dataframe import from_dataframe
+from counterpoint.data.transitions import Transitions
+from counterpoint.policies.base import Policy
+
+Numbers = Float[np.ndarray, " n"]
+Columns = dict[str, Numbers]
+"""Observed values of every subject, by column."""
+Hidden = dict[str, np.ndarray]
+"""Hidden state of every subject: arrays whose first axis is the subject."""
+Actions = Float[np.ndarray, "n a"]
+Decide = Callable[[Columns], Actions]
+"""Chooses the actions of all subjects from their observed columns."""
+
+
+class Change(NamedTuple):
+    """What one step leads to."""
+
+    after: Hidden
+    reward: Numbers
+    done: Bool[np.ndarray, " n"]
+    danger: Bool[np.ndarray, " n"]
+    """Whether the subject is in a dangerous state after the step."""
+
+
+class Moment(NamedTuple):
+    """One step of all subjects as it was simulated."""
+
+    hidden: Hidden
+    columns: Columns
+    action: Actions
+    change: Change
+    alive: Bool[np.ndarray, " n"]
+    """Whether the subject's episode had not ended before the step."""
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What a policy does to every subject of a closed loop."""
+
+    returns: Numbers
+    """Sum of the rewards of the episode."""
+    danger: Numbers
+    """Share of the steps in danger."""
+
+
+@dataclass(frozen=True)
+class Branches:
+    """Logged moments, other actions there, and the true states that follow.
+
+    After the first step the logged actions of the same subject are repeated, with the noise of the log.
+    """
+
+    subject: Int[np.ndarray, " n"]
+    step: Int[np.ndarray, " n"]
+    plan: Float[np.ndarray, "n h a"]
+    """Actions from the branching to the horizon."""
+    logged: Float[np.ndarray, "n h a"]
+    """Actions of the log in these steps."""
+    factual: Float[np.ndarray, "n h s"]
+    """Observed columns of the log after 1 to h steps."""
+    truth: Float[np.ndarray, "n h s"]
+    """The same under `plan`."""
+
+
+class World(ABC):
+    """A simulator of subjects who differ, with a behaviour policy that logs them."""
+
+    name: ClassVar[str]
+    state: ClassVar[tuple[str, ...]]
+    """Observed columns."""
+    action: ClassVar[tuple[str, ...]]
+    marker: ClassVar[str]
+    """The observed column that the treatment is for; "" where there is none."""
+    steps: int
+    """Steps of an episode."""
+
+    @abstractmethod
+    def begin(self, subjects: int, random: np.random.Generator) -> Hidden:
+        """Draw subjects: parameters, first states, and all that happens whatever is done."""
+
+    @abstractmethod
+    def observe(self, hidden: Hidden) -> Columns:
+        """Return the observed columns."""
+
+    @abstractmethod
+    def noise(self, subjects: int, random: np.random.Generator) -> Float[np.ndarray, "n u"]:
+        """Draw the noise of one step."""
+
+    @abstractmethod
+    def step(self, hidden: Hidden, action: Actions, noise: Float[np.ndarray, "n u"]) -> Change:
+        """Return the states after a step; a pure function."""
+
+    @abstractmethod
+    def behave(self, hidden: Hidden, columns: Columns, random: np.random.Generator) -> Actions:
+        """Draw the actions of the behaviour policy, whose habits are part of the hidden state."""
+
+    @property
+    @abstractmethod
+    def space(self) -> ActionSpace | None:
+        """Actions that a policy may choose; None where the log lists them."""
+
+    @property
+    @abstractmethod
+    def knowledge(self) -> Knowledge:
+        """Facts about the columns that a clinician knows."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """State columns that a log is read with."""
+        return self.state
+
+    @abstractmethod
+    def textbook(self, columns: Columns) -> Actions:
+        """Return the actions of the rule in the world's textbook: a policy that nobody learned from the log."""
+
+    def read(self, frame: pd.DataFrame, held_out: float = 0.0, seed: int = 0, bins: Bins | None = None) -> Transitions:
+        """Read a log of this world with the roles of its columns declared.
+
+        Args:
+            frame: What `log` returned, or a part of it.
+            held_out: Share of the subjects that cuts and fills are learned without.
+            seed: Seed that chooses them.
+            bins: Cut the doses for a learner that needs a list of actions.
+        """
+        made = self.table({name: frame[name].to_numpy() for name in self.state})
+        with warnings.catch_warnings():
+            # It says that doses are continuous, which is what they are here.
+            warnings.simplefilter("ignore", CounterpointWarning)
+            return from_dataframe(
+                frame.assign(**made), subject="id", time="time", state=self.columns, action=self.action,
+                reward="reward", done="done" if bool(frame["done"].any()) else None, last="truncate",
+                actions=bins or self.space, knowledge=self.knowledge, held_out=held_out, seed=seed,
+            )  # fmt: skip
+
+    def nothing(self, columns: Columns) -> Actions:
+        """Return the lowest action for every subject."""
+        return np.zeros((len(columns[self.state[0]]), len(self.action)))
+
+    def label(self, action: Actions) -> Mapping[str, Any]:
+        """Return actions as columns of a log."""
+        return {name: action[:, i] for i, name in enumerate(self.action)}
+
+    def amounts(self, choice: Mapping[str, Any]) -> list[float]:
+        """Return one action, given as values of the log's action columns, as numbers."""
+        return [float(choice[name]) for name in self.action]
+
+    def table(self, columns: Columns) -> Columns:
+        """Return the observed columns and those that `read` makes of them, such as the parts of a clock."""
+        return columns
+
+    def log(self, subjects: int, seed: int) -> pd.DataFrame:
+        """Log subjects under the behaviour policy: one row for each subject and time.
+
+        The last row of a subject whose episode has not ended gives the row before it a next state.
+        """
+        parts = []
+        for t, moment in enumerate(self.logged(subjects, seed)):
+            part = {"id": np.arange(subjects), "time": np.full(subjects, t), **moment.columns}
+            part |= {**self.label(moment.action), "reward": moment.change.reward, "done": moment.change.done}
+            parts.append(pd.DataFrame(part)[moment.alive])
+        return pd.concat(parts).sort_values(["id", "time"], ignore_index=True)
+
+    def logged(self, subjects: int, seed: int) -> list[Moment]:
+        """Return the steps behind `log`, and one more."""
+        return list(self._run(subjects, seed, self.steps + 1, None))
+
+    def practice(self, subjects: int, seed: int) -> Deployment:
+        """Return what the behaviour policy does to the subjects of `log`."""
+        return deployment(list(self._run(subjects, seed, self.steps, None)))
+
+    def value(self, policy: Policy | Decide, subjects: int, seed: int) -> Deployment:
+        """Return what a policy does to the subjects of `log(subjects, seed)`, in a closed loop with the same noise."""
+        decide = decider(policy, self) if isinstance(policy, Policy) else policy
+        return deployment(list(self._run(subjects, seed, self.steps, decide)))
+
+    def counterfactual(
+        self,
+        moments: Sequence[Moment],
+        subjects: int,
+        seed: int,
+        alternative: Float[np.ndarray, "t n a"],
+        horizon: int = 1,
+    ) -> Branches:
+        """Branch a log at every step under other actions, with the noise of the log.
+
+        Args:
+            moments: What `logged(subjects, seed)` returned.
+            subjects: Its subjects.
+            seed: Its seed.
+            alternative: The action at the branching, for every step of the log and every subject.
+            horizon: Steps that are followed; after the first one the logged actions are repeated.
+        """
+        require(1 <= horizon <= self.steps, f"a horizon of {horizon} steps is none; give 1 to {self.steps}")
+        observed = [self._states(moment.columns) for moment in moments]
+        parts = []
+        for t in range(len(moments) - horizon):
+            plan = np.stack([alternative[t], *(moments[t + k].action for k in range(1, horizon))], 1)
+            hidden, states = moments[t].hidden, []
+            for k in range(horizon):
+                hidden = self.step(hidden, plan[:, k], self._noise(subjects, seed, t + k)).after
+                states.append(self._states(self.observe(hidden)))
+            followed = moments[t + horizon].alive
+            part = {
+                "subject": np.arange(subjects),
+                "step": np.full(subjects, t),
+                "plan": plan,
+                "logged": np.stack([moments[t + k].action for k in range(horizon)], 1),
+                "factual": np.stack(observed[t + 1 : t + 1 + horizon], 1),
+                "truth": np.stack(states, 1),
+            }
+            parts.append({name: values[followed] for name, values in part.items()})
+        return Branches(**{name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+
+    def _states(self, columns: Columns) -> Float[np.ndarray, "n s"]:
+        return np.stack([columns[name] for name in self.state], 1)
+
+    def _noise(self, subjects: int, seed: int, step: int) -> Float[np.ndarray, "n u"]:
+        return self.noise(subjects, np.random.default_rng(derive(seed, self.name, "noise", step)))
+
+    def _run(self, subjects: int, seed: int, steps: int, decide: Decide | None) -> Iterator[Moment]:
+        """Yield step after step under `decide`, or under the behaviour policy."""
+        hidden = self.begin(subjects, np.random.default_rng(derive(seed, self.name, "subjects")))
+        alive = np.ones(subjects, dtype=bool)
+        for t in range(steps):
+            columns = self.observe(hidden)
+            if decide is None:
+                action = self.behave(hidden, columns, np.random.default_rng(derive(seed, self.name, "behaviour", t)))
+            else:
+                action = decide(columns)
+            change = self.step(hidden, action, self._noise(subjects, seed, t))
+            yield Moment(hidden, columns, action, change, alive)
+            hidden, alive = change.after, alive & ~change.done
+            if not alive.any():
+                return
+
+
+def deployment(moments: Sequence[Moment]) -> Deployment:
+    """Sum the rewards of simulated steps, and count those in danger, until every subject's end."""
+    alive = np.stack([moment.alive for moment in moments])
+    rewards = np.stack([moment.change.reward for moment in moments])
+    danger = np.stack([moment.change.danger for moment in moments])
+    return Deployment((rewards * alive).sum(0), (danger & alive).sum(0) / alive.sum(0))
+
+
+def decider(policy: Policy, world: World) -> Decide:
+    """Let a policy act on observed columns; one that learns about its subjects remembers the episode."""
+    schema = policy.schema
+    levels = {column.name: column.levels for column in schema.states if column.levels}
+    actor = policy.rollout_actor()
+    finite = isinstance(schema.actions, Discrete)
+    amounts = np.array([world.amounts(choice) for choice in schema.choices()]) if finite else np.zeros((0, 0))
+    width = policy.factor_width
+    theta = torch.zeros(1, width) if width else NO_THETA
+
+    def decide(columns: Columns) -> Actions:
+        table = world.table(columns)
+        values = [_coded(table[name], levels.get(name, ())) for name in schema.state_names]
+        state = torch.from_numpy(np.stack(values, 1)).float()
+        with torch.no_grad():
+            action = actor(state[None], theta.expand(len(state), -1)[None])[0]
+        if isinstance(schema.actions, Discrete):
+            return amounts[schema.actions.index(action).numpy()]
+        return action.numpy().astype(float)
+
+    return decide
+
+
+def _coded(values: Numbers, levels: Sequence[str]) -> Numbers:
+    """Return numbers, or the places of a category's levels."""
+    if not levels:
+        return values
+    places = {float(level): place for place, level in enumerate(levels)}
+    return np.array([places[float(value)] for value in values], dtype=float)

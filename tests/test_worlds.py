@@ -1,0 +1,111 @@
+"""Clinical worlds: noise is replayed, policies meet the subjects of the log, and practice leaves room to do better."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+
+import counterpoint as cp
+from counterpoint.policies.base import Policy
+from reproduction.worlds.base import Actions, Columns, World, decider
+from reproduction.worlds.infusion import Infusion
+from reproduction.worlds.pharmacokinetic import STEPS_A_DAY, Pharmacokinetic
+
+WORLDS = (Pharmacokinetic(days=1), Infusion(steps=30))
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
+def test_the_logged_dose_leads_to_what_happened_and_another_one_to_something_else(world: World) -> None:
+    moments = world.logged(6, 3)
+    logged = np.stack([moment.action for moment in moments])
+    same = world.counterfactual(moments, 6, 3, logged, horizon=4)
+    np.testing.assert_array_equal(same.truth, same.factual)
+    more = world.counterfactual(moments, 6, 3, logged + 1.0, horizon=4)
+    marker = world.state.index(world.marker)
+    effect = (more.truth - more.factual)[:, :, marker]
+    # One dose more never raises the marker, the effect grows over the steps, and no outside input reacts.
+    assert effect.max() <= 0
+    assert effect[:, 3].mean() < 2 * effect[:, 0].mean() < 0
+    outside = [i for i, name in enumerate(world.state) if name.startswith(("feed", "stimulus", "hour", "weight"))]
+    np.testing.assert_array_equal(more.truth[:, :, outside], more.factual[:, :, outside])
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
+def test_a_policy_that_repeats_the_log_has_its_returns(world: World) -> None:
+    frame = world.log(5, 7)
+    rows = world.read(frame)
+    assert len(rows) == 5 * world.steps
+    assert tuple(rows.subject_names) == tuple(map(str, range(5)))
+    doses = iter(frame["dose"].to_numpy().reshape(5, -1).T)
+    again = world.value(lambda columns: next(doses)[:, None], 5, 7)
+    logged = torch.zeros(5).index_add_(0, rows.subject, rows.reward)
+    np.testing.assert_allclose(again.returns, logged.numpy(), rtol=1e-4)
+    np.testing.assert_array_equal(again.returns, world.practice(5, 7).returns)
+
+
+def test_practice_leaves_room_for_a_textbook_rule_in_the_published_ranges() -> None:
+    world = Pharmacokinetic()
+    practice, rule = world.practice(30, 0), world.value(world.textbook, 30, 0)
+    assert -75 < practice.returns.mean() / world.days < -45
+    assert -22 < rule.returns.mean() / world.days < -12
+    assert rule.danger.mean() < practice.danger.mean() / 2
+    assert world.value(world.nothing, 30, 0).returns.mean() / world.days < -110
+    fast = Infusion()
+    assert -65 < fast.practice(40, 0).returns.mean() < -42
+    assert -35 < fast.value(fast.textbook, 40, 0).returns.mean() < -22
+
+
+def test_a_dose_acts_over_hours_and_is_gone_after_five() -> None:
+    world = Pharmacokinetic(days=1)
+    moments = world.logged(20, 1)
+    logged = np.stack([moment.action for moment in moments])
+    branches = world.counterfactual(moments, 20, 1, logged + 2.0, horizon=12)
+    marker = world.state.index("marker")
+    effect = (branches.truth - branches.factual)[:, :, marker].mean(0)
+    speed = -np.diff(effect, prepend=0.0)
+    assert 3 <= speed.argmax() + 1 <= 4
+    assert (speed[9:] < speed.max() / 4).all()
+    assert len(world.log(2, 0)) == 2 * (STEPS_A_DAY + 1)
+
+
+class Proportional(Policy):
+    """The dose is a fiftieth of the marker, or the listed dose next to it."""
+
+    def __init__(self, rows: cp.Transitions) -> None:
+        super().__init__()
+        self.schema = rows.schema
+
+    def actor(self):
+        marker = self.schema.state_names.index("marker")
+
+        def act(state: torch.Tensor, theta: torch.Tensor) -> torch.Tensor:
+            wanted = state[..., [marker]] / 50.0
+            if not isinstance(self.actions, cp.Discrete):
+                return wanted
+            table = self.actions.table()
+            return table[(wanted - table[:, 0]).abs().argmin(-1)]
+
+        return act
+
+    def rollout_actor(self, others: Sequence[Policy] = ()):
+        return self.actor()
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        return {}
+
+
+def test_a_fitted_policy_acts_on_the_columns_by_name() -> None:
+    world = Infusion(steps=12)
+    frame = world.log(8, 0)
+
+    def rule(columns: Columns) -> Actions:
+        return (columns["marker"] / 50.0)[:, None]
+
+    returns = world.value(Proportional(world.read(frame)), 8, 1).returns
+    np.testing.assert_allclose(returns, world.value(rule, 8, 1).returns, rtol=1e-5)
+    cut = world.read(frame, bins=cp.Bins(count=3))
+    doses = np.array([float(choice["dose"]) for choice in cut.schema.choices()])
+    columns = world.logged(8, 0)[3].columns
+    nearest = doses[np.abs(columns["marker"][:, None] / 50.0 - doses).argmin(1)]
+    np.testing.assert_allclose(decider(Proportional(cut), world)(columns)[:, 0], nearest)
