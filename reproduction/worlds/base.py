@@ -6,10 +6,11 @@ of the world is drawn by (seed, step), so that a policy, the behaviour policy an
     h_{t+1} = f(h_t, a_t, u_t),    x_t = g(h_t),    a counterfactual replays f from h_t with the same u_t, u_{t+1}, …
 """
 
+import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from counterpoint.core.errors import CounterpointWarning, require
 from counterpoint.core.seeding import derive
 from counterpoint.data.doses import Bins
 from counterpoint.data.jobs import NO_THETA
-from counterpoint.data.knowledge import Knowledge
+from counterpoint.data.knowledge import Knowledge, Recursion
 from counterpoint.data.spaces import ActionSpace, Discrete
 from counterpoint.data.tables.dataframe import from_dataframe
 from counterpoint.data.transitions import Transitions
@@ -154,8 +155,13 @@ class World(ABC):
             return from_dataframe(
                 frame.assign(**made), subject="id", time="time", state=self.columns, action=self.action,
                 reward="reward", done="done" if bool(frame["done"].any()) else None, last="truncate",
-                actions=bins or self.space, knowledge=self.knowledge, held_out=held_out, seed=seed,
+                actions=bins or self.space, knowledge=self._of_bins() if bins else self.knowledge, held_out=held_out, seed=seed,
             )  # fmt: skip
+
+    def _of_bins(self) -> Knowledge:
+        """Return the facts that are left when doses are cut: a sum of doses is no sum of their bins."""
+        kept = [r for r in self.knowledge.recursions if not any(source in self.action for source, _ in r.weights)]
+        return replace(self.knowledge, recursions=tuple(kept))
 
     def nothing(self, columns: Columns) -> Actions:
         """Return the lowest action for every subject."""
@@ -265,6 +271,21 @@ def deployment(moments: Sequence[Moment]) -> Deployment:
     rewards = np.stack([moment.change.reward for moment in moments])
     danger = np.stack([moment.change.danger for moment in moments])
     return Deployment((rewards * alive).sum(0), (danger & alive).sum(0) / alive.sum(0))
+
+
+def decayed_sum(column: str, source: str, half_life: float) -> Recursion:
+    """Return the recursion of a sum of which half is left after `half_life` steps: b' = 0.5^(1/half-life)·(b + x)."""
+    kept = 0.5 ** (1 / half_life)
+    return Recursion(column, ((column, kept), (source, kept)))
+
+
+def clock(cosine: str, sine: str, steps: int) -> tuple[Recursion, Recursion]:
+    """Return the recursions of a clock whose hand turns once in `steps` steps."""
+    cos, sin = math.cos(2 * math.pi / steps), math.sin(2 * math.pi / steps)
+    return (
+        Recursion(cosine, ((cosine, cos), (sine, -sin))),
+        Recursion(sine, ((sine, cos), (cosine, sin))),
+    )
 
 
 def decider(policy: Policy, world: World) -> Decide:

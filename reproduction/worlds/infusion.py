@@ -16,9 +16,9 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Float
 
-from counterpoint.data.knowledge import Knowledge
+from counterpoint.data.knowledge import Knowledge, Recursion
 from counterpoint.data.spaces import ActionSpace, Box
-from reproduction.worlds.base import Actions, Change, Columns, Hidden, Numbers, World
+from reproduction.worlds.base import Actions, Change, Columns, Hidden, Numbers, World, decayed_sum
 
 TARGET, LOW, HIGH = 50.0, 30.0, 80.0
 SENSOR = 3.0
@@ -28,6 +28,8 @@ SUBSTEPS = 4
 """Parts of a minute that are integrated one by one."""
 HALF_LIFE = 4.0
 """Steps after which half of the decayed sum of doses is left."""
+KEPT = 0.6
+"""Share of the decayed sum of stimuli that is left after a step."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class Infusion(World):
         strength = effect ** hidden["steepness"]
         asleep = strength / (strength + hidden["half_effect"] ** hidden["steepness"])
         stimulus = hidden["stimuli"][np.arange(len(step)), step]
-        recent = 0.6 * (hidden["stimulus_recent"] + stimulus)
+        recent = KEPT * (hidden["stimulus_recent"] + stimulus)
         drift = 0.9 * hidden["drift"] + 0.8 * noise[:, 0]
         marker = hidden["undosed"] * (1 - asleep) + 0.5 * hidden["response"] * (recent / 1.5) + drift
         marker = marker.clip(1.0, 100.0)
@@ -136,4 +138,15 @@ class Infusion(World):
 
     @property
     def knowledge(self) -> Knowledge:
-        return Knowledge(bounds=(("marker", 0.0, 100.0),), reward_range=(-1.0 - TARGET / 20.0, 0.0))
+        return Knowledge(
+            bounds=(("marker", 0.0, 100.0),),
+            reward_range=(-1.0 - TARGET / 20.0, 0.0),
+            exogenous=("stimulus",),
+            recursions=(
+                decayed_sum("on_board", "dose", HALF_LIFE),
+                Recursion("stimulus_recent", (("stimulus_recent", KEPT), ("stimulus", KEPT))),
+                Recursion("elapsed", (("elapsed", 1.0),), 1.0),
+            ),
+            signs=(("dose", "marker", -1),),
+            per=(("dose", "weight"),),
+        )

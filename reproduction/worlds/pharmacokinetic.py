@@ -21,7 +21,7 @@ from jaxtyping import Float
 
 from counterpoint.data.knowledge import Knowledge
 from counterpoint.data.spaces import ActionSpace, Box
-from reproduction.worlds.base import Actions, Change, Columns, Hidden, Numbers, World
+from reproduction.worlds.base import Actions, Change, Columns, Hidden, Numbers, World, clock, decayed_sum
 
 STEPS_A_DAY, SUBSTEPS, MINUTES = 48, 6, 5.0
 SENSOR = 4.0
@@ -168,7 +168,18 @@ class Pharmacokinetic(World):
 
     @property
     def knowledge(self) -> Knowledge:
-        return Knowledge(circles=(("hour_cos", "hour_sin"),), reward_range=(-risk(np.array(20.0)).item(), 0.0))
+        return Knowledge(
+            circles=(("hour_cos", "hour_sin"),),
+            reward_range=(-risk(np.array(20.0)).item(), 0.0),
+            exogenous=("feed",),
+            recursions=(
+                decayed_sum("on_board", "dose", DOSE_HALF_LIFE),
+                decayed_sum("feed_recent", "feed", FEED_HALF_LIFE),
+                *clock("hour_cos", "hour_sin", STEPS_A_DAY),
+            ),
+            signs=(("dose", "marker", -1),),
+            per=(("dose", "weight"),),
+        )
 
 
 def flow(stores: list[Numbers], time: Numbers) -> tuple[Numbers, list[Numbers]]:
