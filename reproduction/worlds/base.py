@@ -148,6 +148,7 @@ class World(ABC):
             seed: Seed that chooses them.
             bins: Cut the doses for a learner that needs a list of actions.
         """
+        knowledge = self._of_bins() if bins else self.knowledge
         made = self.table({name: frame[name].to_numpy() for name in self.state})
         with warnings.catch_warnings():
             # It says that doses are continuous, which is what they are here.
@@ -155,7 +156,7 @@ class World(ABC):
             return from_dataframe(
                 frame.assign(**made), subject="id", time="time", state=self.columns, action=self.action,
                 reward="reward", done="done" if bool(frame["done"].any()) else None, last="truncate",
-                actions=bins or self.space, knowledge=self._of_bins() if bins else self.knowledge, held_out=held_out, seed=seed,
+                actions=bins or self.space, knowledge=knowledge, held_out=held_out, seed=seed,
             )  # fmt: skip
 
     def _of_bins(self) -> Knowledge:
