@@ -14,8 +14,7 @@ from counterpoint.learners.methods import SMALL_BICOGAN
 from counterpoint.models.dynamics.deterministic import Deterministic
 from counterpoint.models.scm.auto import AutoSCM
 from counterpoint.models.scm.bicogan import BiCoGAN, ConditionalBiCoGAN
-from counterpoint.models.scm.density import DensitySCM, default_scm, location_scale
-from counterpoint.models.scm.graph import fit_graph
+from counterpoint.models.scm.density import DensitySCM, default_scm, fit_graph, location_scale
 from counterpoint.nets.conditional import Parents
 from counterpoint.nets.laws import Gaussian, Mixture, Spline
 from counterpoint.nets.likelihood import Likelihood

@@ -18,7 +18,7 @@ import torch
 
 from counterpoint.core.errors import CounterpointError
 from counterpoint.core.threads import one_thread
-from counterpoint.simulation.ray_cluster import cluster, ray_library
+from counterpoint.simulation.ray_data import cluster, ray_library
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -34,7 +34,7 @@ from counterpoint.learners.methods import named_methods
 from counterpoint.models.dynamics.outcome import Outcome
 from counterpoint.models.scm.auto import AutoSCM
 from counterpoint.models.scm.base import SCMRecipe, StructuralCausalModel, StructuralMechanism
-from counterpoint.models.scm.graph import fit_graph
+from counterpoint.models.scm.density import fit_graph
 from counterpoint.models.scm.mixed import MixedSCM
 from counterpoint.nets.laws import Gaussian, Spline
 from counterpoint.nets.training import Monitor, Schedule

@@ -19,8 +19,8 @@ from counterpoint.models.scm.bicogan_networks import (
     context_loss,
     deception_loss,
     discriminator_loss,
+    invert,
 )
-from counterpoint.models.scm.inversion import invert
 from counterpoint.nets.stacked import StackedBatchNorm, initialise
 from counterpoint.nets.training import Monitor, Schedule
 from reproduction.tasks.structural_problems import (

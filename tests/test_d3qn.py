@@ -21,11 +21,10 @@ from counterpoint.learners.d3qn import (
     double_q_objective,
     table,
 )
-from counterpoint.nets.dueling import DuelingQ
 from counterpoint.nets.stacked import StackedLinear, initialise
 from counterpoint.nets.training import Monitor, Schedule
 from counterpoint.policies.base import joint_actor
-from counterpoint.policies.q import QPolicy
+from counterpoint.policies.q import DuelingQ, QPolicy
 from counterpoint.simulation.rollout import Actor
 from counterpoint.tasks.base import Task
 from helpers.selectors import FunctionSelector

@@ -15,12 +15,12 @@ from counterpoint.models.scm.density import (
     DensitySCM,
     LawMechanism,
     default_scm,
+    fit_graph,
     interquartile_mean,
     location_scale,
     quantile,
     spline_flow,
 )
-from counterpoint.models.scm.graph import fit_graph
 from counterpoint.nets.conditional import ConditionalLaw, Parents
 from counterpoint.nets.laws import (
     Gaussian,
@@ -29,13 +29,13 @@ from counterpoint.nets.laws import (
     Mixture,
     SkewedSpline,
     Spline,
+    SplineTable,
 )
 from counterpoint.nets.likelihood import (
     Likelihood,
     LikelihoodTraining,
     VariationPenalty,
 )
-from counterpoint.nets.spline import SplineTable
 from counterpoint.nets.training import Schedule
 from reproduction.tasks.structural_problems import (
     TRIANGLE_NLIN,

@@ -14,8 +14,7 @@ from counterpoint.data.jobs import Job
 from counterpoint.data.transitions import Transitions, first_outcome
 from counterpoint.models.scm.bicogan import BiCoGAN, ConditionalBiCoGAN, standardised
 from counterpoint.models.scm.bicogan_networks import AdversarialTraining
-from counterpoint.models.scm.lstm_factor import Histories, LSTMFactor
-from counterpoint.nets.recurrent import StackedLSTM
+from counterpoint.models.scm.lstm_factor import Histories, LSTMFactor, StackedLSTM
 from counterpoint.nets.stacked import initialise
 from counterpoint.nets.training import Monitor, Schedule
 from counterpoint.simulation.models import ModelSimulator

@@ -31,15 +31,13 @@ from counterpoint.ope.result import (
 from counterpoint.page import cells
 from counterpoint.page.choices import choices_of
 from counterpoint.page.cohort import cohort, mean_of, records_of
-from counterpoint.page.contents import RunContents
-from counterpoint.page.directions import direction_notes, directions, effect_curve
 from counterpoint.page.evaluation_tables import comparison_text, evaluation_section
-from counterpoint.page.gather import gather
-from counterpoint.page.imagined import action_effects, imagined_section
+from counterpoint.page.gather import gather, lines_of
+from counterpoint.page.imagined import action_effects, direction_notes, directions, effect_curve, imagined_section
 from counterpoint.page.page import render
 from counterpoint.page.policy import rule_of
-from counterpoint.page.recipes import lines_of
 from counterpoint.page.severity import Severity, medians, severity_of
+from counterpoint.page.summary import RunContents
 from counterpoint.policies.personal import PersonalPolicy
 from counterpoint.run import Run
 from counterpoint.tasks.base import Task

@@ -10,8 +10,7 @@ from counterpoint.core.errors import CounterpointError
 from counterpoint.data.doses import ActionColumn, product_space
 from counterpoint.data.schema import Column, Schema
 from counterpoint.models.scm.base import StructuralCausalModel
-from counterpoint.models.scm.mixed import MixedSCM
-from counterpoint.models.scm.seen import ContextEncoding, amounts_in
+from counterpoint.models.scm.mixed import ContextEncoding, MixedSCM, amounts_in
 from counterpoint.nets.laws import Gaussian
 from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Schedule

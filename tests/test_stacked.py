@@ -5,7 +5,6 @@ import torch
 from torch import Tensor, nn
 
 from counterpoint.core.seeding import derive, generator
-from counterpoint.nets.dueling import DuelingQ
 from counterpoint.nets.stacked import (
     StackedBatchNorm,
     StackedLinear,
@@ -17,6 +16,7 @@ from counterpoint.nets.stacked import (
     unstack,
     with_weights,
 )
+from counterpoint.policies.q import DuelingQ
 
 MEMBERS, ROWS = 3, 17
 

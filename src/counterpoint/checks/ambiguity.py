@@ -1,4 +1,4 @@
-"""How far the data leave the counterfactual open: members that disagree, noises that change places, orders of columns.
+"""How far the data leave the counterfactual open: members that disagree, and noises that change places.
 
 Turning: with independent standard normal noises, s' = f(s, a, R(a)·u) has for every rotation R(a) the same law as
 s' = f(s, a, u), and other counterfactuals. No data can tell the two apart, so for a state of several columns the answer
@@ -6,25 +6,16 @@ rests on the assumption that each column keeps a noise of its own; the distance 
 rests on it. A state with fewer than two normal noises has nothing to turn: one of one column (Theorem 1), or of codes.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
-from itertools import combinations
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from counterpoint.checks.findings import CheckSample, Finding, draw
-from counterpoint.data.transitions import Transitions
-from counterpoint.models.scm.base import SCMRecipe, StructuralCausalModel
-from counterpoint.models.scm.density import DensitySCM
+from counterpoint.checks.findings import CheckSample, Finding
 
 AGREEMENT = 0.25
 """Spread between the members' answers, in standard deviations of the effect, that is still agreement."""
 TURNING = 0.3
 """Distance between answers with own and with turned noises, in the same unit, that nobody need vouch for."""
-ORDERS = 0.4
-"""Distance between answers from different orders of the columns, in the same unit, that hardly matters."""
 
 
 def agreement(sample: CheckSample) -> Finding:
@@ -72,38 +63,9 @@ def turned_noise(sample: CheckSample) -> Float[Tensor, "m n u"]:
     return torch.cat([torch.cat([pairs, axes[..., width:]], -1) @ root.mT, other], -1)
 
 
-def order_ambiguity(
-    data: Transitions, seed: int = 0, recipe: DensitySCM = DensitySCM(), orders: Sequence[tuple[int, ...]] = ()
-) -> Finding:
-    """Fit a diagonal map, a triangular one and its reverse (or `orders`): how far apart are their answers?
-
-    The distance is between counterfactuals on the fit's own rows, in standard deviations of the effect, with the
-    distance between two diagonal fits from different seeds taken off: that much is due to fitting alone.
-    """
-    natural = tuple(range(data.state_size))
-    recipes: list[SCMRecipe] = [replace(recipe, order=order) for order in (orders or ((), natural, natural[::-1]))]
-    models = [recipe.fit(data, seed) for recipe in recipes]
-    again = recipes[0].fit(data, seed + 1)
-    between = max(_distance(a, b, data, seed) for a, b in combinations(models, 2))
-    value = max(0.0, between**2 - _distance(models[0], again, data, seed) ** 2) ** 0.5
-    passed = value <= ORDERS
-    sentence = (
-        f"Which state column drives which {'hardly matters' if passed else 'matters, and the data cannot say it'}:"
-        f" models with different orders of the columns differ by {value:.0%} of the effect."
-    )
-    return Finding("order of the columns", value, ORDERS, passed, sentence, grave=False)
-
-
 def _normal(sample: CheckSample) -> int:
     """How many noises are standard normal; they come first, and the others (Gumbel) keep no law when turned."""
     return sample.model.mechanism.normal_noise
-
-
-def _distance(first: StructuralCausalModel, second: StructuralCausalModel, data: Transitions, seed: int) -> float:
-    sample = draw(first, data, seed)
-    one = first.counterfactual(sample.rows, sample.alternative)
-    other = second.counterfactual(sample.rows, sample.alternative)
-    return _relative(one - other, sample, one)
 
 
 def _relative(difference: Tensor, sample: CheckSample, counterfactual: Tensor) -> float:

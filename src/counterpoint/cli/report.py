@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from counterpoint.cli.console import say
 
 if TYPE_CHECKING:
-    from counterpoint.page.contents import RunContents
+    from counterpoint.page.summary import RunContents
     from counterpoint.run import Run
 
 PAGE = "report.html"
@@ -37,7 +37,7 @@ class Report:
 
 def parts_of(run: "Run", severity: str = "") -> "RunContents":
     """Return the parts that a run has; a part that is stale or damaged is refused."""
-    from counterpoint.page.contents import RunContents
+    from counterpoint.page.summary import RunContents
     from counterpoint.policies.base import Verdict
 
     rows, held_out = run.data, run.held_out

@@ -21,13 +21,12 @@ from counterpoint.data.jobs import Categories, Job, Origin, context, identity, p
 from counterpoint.data.spaces import Discrete
 from counterpoint.learners.base import PolicyCheckpoints, PolicyLearner, action_numbers, discrete_actions
 from counterpoint.learners.rollout_rows import NAMES, RolloutReplay
-from counterpoint.nets.dueling import DuelingQ
 from counterpoint.nets.learner import StackTraining
 from counterpoint.nets.optimizers import adam, clip_members
 from counterpoint.nets.stacked import initialise, unstack
 from counterpoint.nets.training import Monitor, Schedule, Trained, train
 from counterpoint.policies.base import SelectedCheckpoint
-from counterpoint.policies.q import QPolicy, QRecipe, greedy, q_network, saved_q_policy
+from counterpoint.policies.q import DuelingQ, QPolicy, QRecipe, greedy, q_network, saved_q_policy
 from counterpoint.simulation.rollout import Actor
 from counterpoint.tasks.base import Task
 

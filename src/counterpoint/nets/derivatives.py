@@ -85,7 +85,7 @@ def _bounded_slope(value: Tensor, bound: float, unit: float) -> Tensor:
 
 
 class _LogDensity(Function):
-    """log φ(u) + log du/dz of u = y₀ + h·B/A, the piece of a rational-quadratic spline that z lies in (`spline.py`).
+    """log φ(u) + log du/dz of u = y₀ + h·B/A, the piece of a spline that z lies in (`laws.SplineTable`).
 
     t = (z − x₀)/w,    A = s + c·t(1 − t),    B = t·(s·t + d₀(1 − t)),    du/dz = s²·N/A²,
 
@@ -144,7 +144,7 @@ def _chosen(z: Float[Tensor, "*m n"], knots: Float[Tensor, "*m k"]) -> Float[Ten
 
 
 class _Pieces(Function):
-    """Raw widths, heights and inner slopes ↦ (knots of x and y, the seven numbers of every piece): `spline.py`.
+    """Raw widths, heights and inner slopes ↦ (knots of x and y, the seven numbers of every piece): `laws.SplineTable`.
 
         sizes = 2·bound·softmax(soft(2r)/2),    slope = exp(soft(r)),    soft(r) = r/(1 + |r/log flattest|)
 

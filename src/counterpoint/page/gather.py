@@ -1,23 +1,30 @@
-"""Texts, tables and numbers of the page of a run, without rows or names of subjects."""
+"""Texts, tables and numbers of the page of a run, without rows or names of subjects.
 
-from dataclasses import dataclass
+Tensors in settings are shown by their size only, because they may hold subjects' numbers.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
+from torch import Tensor
+
 from counterpoint.checks.findings import CheckReport
+from counterpoint.core.artifacts import Artifact
 from counterpoint.core.errors import require
 from counterpoint.core.provenance import provenance
 from counterpoint.core.statistics import Interval
+from counterpoint.data.layout import Layout
+from counterpoint.data.spaces import Box, Discrete, describe
 from counterpoint.data.transitions import Transitions
 from counterpoint.ope.result import Evaluation
 from counterpoint.page.cells import SMALLEST, PageTable, number
 from counterpoint.page.cohort import CohortSummary, cohort
-from counterpoint.page.contents import RunContents
 from counterpoint.page.evaluation_tables import EvaluationSection, evaluation_section
 from counterpoint.page.imagined import ImaginedSection, imagined_section
 from counterpoint.page.policy import PolicyActions, PolicyGroup, groups_of, kind_of, policy_actions, rule_of
-from counterpoint.page.recipes import settings_table
 from counterpoint.page.severity import Severity, severity_of
-from counterpoint.page.summary import Summary, summary, true_return
+from counterpoint.page.summary import RunContents, Summary, summary, true_return
 
 
 @dataclass(frozen=True)
@@ -144,3 +151,65 @@ def _caveats(contents: RunContents) -> tuple[str, ...]:
     if not contents.held_out:
         caveats.append("No subjects were held out: model and policy were evaluated on the data they learned from.")
     return tuple(caveats)
+
+
+KIND = "kind"
+LONGEST = 400
+"""Characters of a value that are shown, at most."""
+
+
+def settings_table(caption: str, recipe: Any) -> PageTable:
+    """Table of all settings of a recipe."""
+    return PageTable(caption, ("Setting", "Value"), tuple(lines_of(KIND, recipe)), (0, 1))
+
+
+def lines_of(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield the path and the value of every setting inside a recipe."""
+    inner = _inside(value)
+    if not isinstance(value, Mapping) and not (inner and type(value) in (tuple, list)):
+        yield name, _shortened(_text(value))
+    for key, part in inner.items():
+        yield from lines_of(key if name == KIND else f"{name}.{key}", part)
+
+
+def _inside(value: Any) -> dict[str, Any]:
+    """Settings inside a value; empty if it is shown in one line."""
+    if value is None or isinstance(value, str | int | float | Tensor | Artifact | Discrete | Box):
+        return {}
+    if isinstance(value, Layout):
+        return {**_fields(value), "categorical": tuple(name for name, _ in value.categorical)}
+    if isinstance(value, Mapping):
+        return {str(key): part for key, part in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return value._asdict()  # pyright: ignore[reportAttributeAccessIssue]
+    if isinstance(value, tuple | list):
+        nested = any(_fields(part) for part in value)
+        return {str(i + 1): part for i, part in enumerate(value)} if nested else {}
+    return _fields(value)
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    return dict(vars(value)) if hasattr(value, "__dict__") and not callable(value) else {}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"{' × '.join(map(str, value.shape)) or '1'} numbers"
+    if isinstance(value, Artifact):
+        return f"a fitted {type(value).__name__}"
+    if isinstance(value, Discrete | Box):
+        return describe(value)
+    if isinstance(value, tuple | list):
+        nested = any(isinstance(part, tuple | list) for part in value)
+        return ("; " if nested else ", ").join(map(_text, value)) or "none"
+    if value is None or value == "":
+        return "none"
+    if isinstance(value, str | int | float):
+        return f"{value:g}" if isinstance(value, float) else str(value)
+    return type(value).__name__
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"

@@ -1,16 +1,44 @@
-"""Summary at the top of the page: two verdicts, the policy's mean return beside the logged one, and its kind."""
+"""Parts of a run that the page shows, and its summary: two verdicts, mean returns, and the kind of policy."""
 
 from dataclasses import dataclass
 
 import torch
 
+from counterpoint.checks.findings import CheckReport
 from counterpoint.core.statistics import Interval
+from counterpoint.data.transitions import Transitions
+from counterpoint.models.scm.base import StructuralCausalModel
 from counterpoint.ope.result import Evaluation
 from counterpoint.page.cells import between, counted, share
 from counterpoint.page.cohort import CohortSummary, mean_of
-from counterpoint.page.contents import RunContents
 from counterpoint.page.evaluation_tables import comparison_text, interval_text, logged_of
 from counterpoint.page.policy import PolicyActions, kind_of
+from counterpoint.policies.base import Policy, Verdict
+from counterpoint.tasks.base import Task
+
+
+@dataclass(frozen=True)
+class RunContents:
+    """Parts of a run; None for those that were not made."""
+
+    name: str
+    rows: Transitions
+    held_out: int
+    """Number of held-out subjects."""
+    fingerprints: dict[str, str]
+    """Of every part of the run."""
+    task: Task | None = None
+    scm: StructuralCausalModel | None = None
+    check: CheckReport | None = None
+    policy: Policy | None = None
+    verdict: Verdict = Verdict()
+    """Trust in the model behind the policy."""
+    evaluation: Evaluation | None = None
+    returns: tuple[float, ...] = ()
+    """True returns of trials in a simulator."""
+    severity: str = ""
+    """State column that measures severity; empty for an automatic choice."""
+
 
 TONES = {"yes": "good", "supported": "good", "with care": "care", "no": "bad", "cannot be judged": "bad"}
 Facts = tuple[tuple[str, str], ...]

@@ -1,11 +1,11 @@
-"""Policies that take the action with the largest Q-value, the mean over one or more networks."""
+"""Policies that take the action with the largest Q-value, the mean over one or more networks, and these networks."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, Self, final
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from counterpoint.core.artifacts import Saved
 from counterpoint.data.conversion import convert_states
@@ -13,10 +13,39 @@ from counterpoint.data.jobs import NO_THETA, Categories, Origin, check_factors, 
 from counterpoint.data.schema import Schema
 from counterpoint.data.shapes import Theta
 from counterpoint.data.spaces import Discrete
-from counterpoint.nets.dueling import DuelingQ
-from counterpoint.nets.stacked import stack, with_weights
+from counterpoint.nets.stacked import StackedMLP, Standardizer, stack, with_weights
 from counterpoint.policies.base import Policy, saved_verdict
 from counterpoint.simulation.rollout import Actor
+
+
+class DuelingQ(nn.Module):
+    """K dueling Q-networks (Wang et al., 2016; paper, section 4): Q(s, a) = V(s) + A(s, a) − mean_a A(s, a).
+
+    They have a shared trunk; the last layer gives the value and the advantages side by side.
+    """
+
+    def __init__(self, members: int, state: int, hidden: Sequence[int], actions: int) -> None:
+        super().__init__()
+        self.members = members
+        self.states = Standardizer(members, state)
+        self.net = StackedMLP(members, state, hidden, 1 + actions, nn.ReLU)
+
+    def forward(self, state: Float[Tensor, "k n s"]) -> Float[Tensor, "k n actions"]:
+        """What is acted by; the values themselves, unless something constrains the actions."""
+        return self.values(state)
+
+    def values(self, state: Float[Tensor, "k n s"]) -> Float[Tensor, "k n actions"]:
+        """Q(s, a) of every action."""
+        out = self.net(self.states(state))
+        value, advantage = out[..., :1], out[..., 1:]
+        return value + advantage - advantage.mean(-1, keepdim=True)
+
+    def separate(self) -> list[Iterable[nn.Parameter]]:
+        """The parts that share no weight: a limit on the gradient of one must not slow another."""
+        return [self.net.parameters()]
+
+    def share(self, online: "DuelingQ") -> None:
+        """Take over from the network in training what has no slow copy; here nothing."""
 
 
 class QRecipe(Protocol):

@@ -1,9 +1,12 @@
-"""Run the augmentation on a Ray cluster with Ray Data: the same rows as in one process, in the same order."""
+"""Run the augmentation on a Ray cluster with Ray Data (extra `ray`): the rows and their order are as in one process."""
 
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from counterpoint.core.errors import CounterpointError
 from counterpoint.core.threads import one_thread
 from counterpoint.data.stored_format import (
     from_arrow,
@@ -11,7 +14,6 @@ from counterpoint.data.stored_format import (
 )
 from counterpoint.data.transitions import Transitions
 from counterpoint.simulation.augmentation import without_noise
-from counterpoint.simulation.ray_cluster import cluster, ray_library
 from counterpoint.simulation.streaming import AugmentationExecutor, AugmentationWork
 
 
@@ -44,3 +46,30 @@ def _imagined(batch: dict[str, Any], work: Any) -> Any:
     (number,) = batch["id"].tolist()
     with one_thread():
         return to_arrow(ray.get(work)(number))
+
+
+def ray_library() -> Any:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError:
+        raise CounterpointError("Ray is not installed; pip install 'counterpoint[ray]', or use joblib") from None
+    return ray
+
+
+@contextmanager
+def cluster(ray: Any, address: str) -> Iterator[None]:
+    """A connection for the block; one that is there already is used and left alone."""
+    ours = not ray.is_initialized()
+    if ours:
+        try:
+            ray.init(address=address, include_dashboard=False if address == "local" else None, log_to_driver=False)
+        except (ConnectionError, ValueError) as error:
+            raise CounterpointError(
+                f"no Ray cluster at '{address}' ({error}); start one with `ray start --head`, or use local"
+            ) from None
+    try:
+        yield
+    finally:
+        if ours:
+            ray.shutdown()

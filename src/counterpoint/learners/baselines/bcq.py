@@ -31,10 +31,9 @@ from counterpoint.learners.d3qn import (
     selected_checkpoints,
     table,
 )
-from counterpoint.nets.dueling import DuelingQ
 from counterpoint.nets.stacked import StackedMLP, initialise
 from counterpoint.nets.training import Monitor, train
-from counterpoint.policies.q import QPolicy, saved_q_policy
+from counterpoint.policies.q import DuelingQ, QPolicy, saved_q_policy
 from counterpoint.tasks.base import Task
 
 

@@ -35,11 +35,10 @@ from counterpoint.learners.d3qn import (
 from counterpoint.models.base import Model
 from counterpoint.models.dynamics.base import LawNetwork
 from counterpoint.models.dynamics.deterministic import Deterministic, PointLaw
-from counterpoint.nets.dueling import DuelingQ
 from counterpoint.nets.likelihood import fit_by_likelihood
 from counterpoint.nets.stacked import initialise
 from counterpoint.nets.training import Monitor, train
-from counterpoint.policies.q import QPolicy, saved_q_policy
+from counterpoint.policies.q import DuelingQ, QPolicy, saved_q_policy
 from counterpoint.simulation.models import ModelSimulator
 from counterpoint.simulation.rollout import Rollout, RolloutStep, on_device
 from counterpoint.simulation.selection import CheckpointSelection, check_rollouts

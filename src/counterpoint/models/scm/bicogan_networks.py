@@ -6,7 +6,7 @@
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -23,13 +23,42 @@ from counterpoint.data.jobs import Padded
 from counterpoint.data.transitions import Transitions, Windows
 from counterpoint.models.base import OnlineSubjectMechanism, SubjectFactors, SubjectTracker
 from counterpoint.models.scm.base import StructuralMechanism
-from counterpoint.models.scm.inversion import invert
 from counterpoint.models.scm.lstm_factor import FactorTraining, WindowFactors, earlier_means, inputs_of, subject_means
 from counterpoint.nets.learner import StackTraining
 from counterpoint.nets.monotone import DiagonalGenerator, FoldedGenerator, PaperGenerator
 from counterpoint.nets.optimizers import adam
 from counterpoint.nets.stacked import StackedBatchNorm, StackedMLP, Standardizer
 from counterpoint.nets.training import Schedule
+
+EXPANSIONS = 14
+"""Times that the bracket [0, ±1] moves outwards fourfold: noise up to 4¹⁴ ≈ 3·10⁸ is found."""
+HALVINGS = 30
+"""Times that the bracket is halved; more than float32 can tell apart within a factor of four."""
+
+
+@torch.no_grad()
+def invert(
+    rising: Callable[[Float[Tensor, "*n d"]], Float[Tensor, "*n d"]], y: Float[Tensor, "*n d"]
+) -> Float[Tensor, "*n d"]:
+    """The u with rising(u) = y, where the i-th result increases strictly in u_i and depends on no other noise.
+
+    All rows and coordinates are searched at once in a fixed number of steps, so nothing waits for a GPU.
+
+    Example:
+        >>> invert(lambda u: 2 * u + 1, torch.tensor([[3.0]]))
+        tensor([[1.]])
+    """
+    side = torch.where(rising(torch.zeros_like(y)) < y, 1.0, -1.0)
+    near, far = torch.zeros_like(y), side
+    for _ in range(EXPANSIONS):
+        short = side * (y - rising(far)) > 0
+        near, far = torch.where(short, far, near), torch.where(short, 4 * far, far)
+    for _ in range(HALVINGS):
+        middle = (near + far) / 2
+        short = side * (y - rising(middle)) > 0
+        near, far = torch.where(short, middle, near), torch.where(short, far, middle)
+    return (near + far) / 2
+
 
 SETTLING = 4096
 """Rows, drawn with return, from which the final batch-norm statistics are taken."""

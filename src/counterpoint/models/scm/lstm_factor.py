@@ -18,8 +18,41 @@ from counterpoint.core.seeding import generator
 from counterpoint.core.settings import Positive, Range, Weight, check_settings
 from counterpoint.data.jobs import pad
 from counterpoint.data.transitions import Transitions, Windows
-from counterpoint.nets.recurrent import StackedLSTM
 from counterpoint.nets.stacked import StackedBatchNorm, StackedLinear
+
+
+class StackedLSTM(nn.Module):
+    """K one-layer LSTMs (Hochreiter and Schmidhuber, 1997); torch's own has no leading axis of members.
+
+    i, f, o = σ(x W + h V + b),    g = tanh(x W + h V + b),    c' = f·c + i·g,    h' = o·tanh(c')
+
+    The gates are side by side in torch's order i, f, g, o.
+    """
+
+    def __init__(self, members: int, inputs: int, width: int) -> None:
+        super().__init__()
+        self.input = nn.Parameter(torch.zeros(members, inputs, 4 * width))
+        self.hidden = nn.Parameter(torch.zeros(members, width, 4 * width))
+        self.bias = nn.Parameter(torch.zeros(members, 1, 4 * width))
+
+    def forward(self, x: Float[Tensor, "k n length i"]) -> Float[Tensor, "k n w"]:
+        """What the last step of every sequence leaves behind; each starts from zeros."""
+        members, count, length, inputs = x.shape
+        driven = torch.baddbmm(self.bias, x.transpose(1, 2).reshape(members, -1, inputs), self.input)
+        hidden = cell = x.new_zeros(members, count, self.hidden.shape[1])
+        for gates in driven.unflatten(1, (length, count)).unbind(1):
+            let_in, keep, new, let_out = torch.baddbmm(gates, hidden, self.hidden).chunk(4, -1)
+            cell = keep.sigmoid() * cell + let_in.sigmoid() * new.tanh()
+            hidden = let_out.sigmoid() * cell.tanh()
+        return hidden
+
+    @torch.no_grad()
+    def initialise(self, member: int, random: torch.Generator) -> None:
+        """Uniform in ±1/√width, as torch's own."""
+        bound = self.hidden.shape[1] ** -0.5
+        for parameter in (self.input, self.hidden, self.bias):
+            parameter[member] = (2 * torch.rand(parameter.shape[1:], generator=random) - 1) * bound
+
 
 AT_ONCE = 4096
 """Windows handled at once, and drawn with return for the final statistics of `norm`."""

@@ -1,13 +1,16 @@
 """An SCM of states with categorical columns beside continuous ones (or with categorical columns alone).
 
     continuous  s'_i = s_i + f_i(s, a, θ, u_i)                       u_i ~ N(0, 1), f_i increasing in u_i
-    amounts     log s'_i = log s_i + f_i(s, a, θ, u_i)               where the rows say so (`seen.py`)
+    amounts     log s'_i = log s_i + f_i(s, a, θ, u_i)               where the rows say so
     computed    s'_l = s_l + f_l(the computed s, all other s', u_l)  (ratios, sums, scores)
     categorical s'_j = argmax_c log p_j(c | s, a, θ) + g_jc          g_jc ~ Gumbel(0)
     static      s'_k = s_k                                           (sex, age at admission)
 
 Given (s, a, θ) the columns' noises are taken to be independent. The noise table holds the u_i first, then the u_l, then
 one Gumbel a category, column by column in the order of `categories`.
+
+A column that is positive in every row may be an amount, which treatment and noise change by a share of it. Whether it
+is one is decided by a linear regression of its log ratios or of its differences: whichever makes them likelier.
 """
 
 from collections.abc import Sequence
@@ -22,18 +25,171 @@ from counterpoint.core.artifacts import device_of
 from counterpoint.core.errors import CounterpointError
 from counterpoint.core.seeding import generator
 from counterpoint.core.settings import Amount, Count, Finite, Positive, Weight, Widths, check_settings
-from counterpoint.data.jobs import Categories, Job, fitting_table, identity
-from counterpoint.data.spaces import places
+from counterpoint.data.jobs import Categories, Job, fitting_table, identity, spread_levels
+from counterpoint.data.spaces import constant, places
 from counterpoint.models.base import member_seeds, repeated
 from counterpoint.models.scm.base import SCMRecipe, StructuralCausalModel, StructuralMechanism
 from counterpoint.models.scm.categorical import CategoricalLaw, check_codes, draw_exponentials, vote, wrong_codes
 from counterpoint.models.scm.density import interquartile_mean
-from counterpoint.models.scm.mixed_layout import CHANGE, CODES, RATIOS, SCORES, STEPS, ColumnBlocks, steps_of
-from counterpoint.models.scm.seen import ContextEncoding, amounts_in
 from counterpoint.nets.conditional import ConditionalLaw
 from counterpoint.nets.laws import Gaussian, Law, Spline
 from counterpoint.nets.likelihood import Likelihood, VariationPenalty, fit_by_likelihood
 from counterpoint.nets.training import Monitor
+
+ROWS = 32_768
+"""Rows that the choice of amounts is made on, the first of the table."""
+RIDGE = 1e-3
+"""Ridge of its regressions, for standardised columns and a row: columns may be collinear."""
+Amounts = tuple[tuple[int, float], ...]
+Doses = tuple[tuple[int, tuple[float, ...]], ...]
+
+
+@dataclass(frozen=True)
+class ContextEncoding:
+    """From a context, whose first columns are the state, to what a law reads."""
+
+    categories: Categories
+    amounts: Amounts = ()
+    """(column, lowest): state columns read by their logarithm, and the value below which they are taken for it."""
+    doses: Doses = ()
+    """(column, levels): columns of the context that hold one of these numbers, in rising order."""
+
+    def link(self, values: Float[Tensor, "*n w"]) -> Float[Tensor, "*n w"]:
+        """States, or contexts, with the logarithm of every amount."""
+        if not self.amounts:
+            return values
+        columns, lowest = zip(*self.amounts, strict=True)
+        where = places(columns, values.device)
+        amounts = values.index_select(-1, where).clamp(min=constant(lowest, values.device)).log()
+        return values.contiguous().index_copy(-1, where, amounts)
+
+    def unlink(self, linked: Float[Tensor, "*n s"]) -> Float[Tensor, "*n s"]:
+        """States back from `link`."""
+        if not self.amounts:
+            return linked
+        where = places([column for column, _ in self.amounts], linked.device)
+        return linked.contiguous().index_copy(-1, where, linked.index_select(-1, where).exp())
+
+    def __call__(self, context: Float[Tensor, "*n c"]) -> Float[Tensor, "*n w"]:
+        """What a law reads: every dose as it is, and a column for each of its levels but the first and the last."""
+        inputs = [spread_levels(self.link(context), self.categories)]
+        for column, levels in self.doses:
+            inner = constant(levels[1:-1], context.device)
+            inputs.append(torch.isclose(context[..., column, None], inner).to(context))
+        return torch.cat(inputs, -1) if self.doses else inputs[0]
+
+    def width(self, context: int) -> int:
+        """Columns that a law reads of a context of so many."""
+        spread = sum(count - 1 for _, count in self.categories)
+        return context + spread + sum(len(levels) - 2 for _, levels in self.doses)
+
+
+def amounts_in(tables: Sequence[dict[str, Tensor]], columns: Sequence[int]) -> Amounts:
+    """The columns that are amounts by the rows of all tables; half the lowest value that was seen goes with each."""
+    state, after, context = (
+        torch.cat([table[name][:ROWS] for table in tables]).double() for name in ("state", "next_state", "context")
+    )
+    lowest = torch.minimum(state, after).amin(0)
+    positive = [column for column in columns if float(lowest[column]) > 0]
+    if not positive:
+        return ()
+    logs = context.clone()
+    logs[:, positive] = context[:, positive].log()
+    ratio, difference = after[:, positive].log() - state[:, positive].log(), (after - state)[:, positive]
+    gain = _rest(context, difference).log() - _rest(logs, ratio).log() - after[:, positive].log().mean(0)
+    return tuple(
+        (column, float(lowest[column]) / 2) for column, more in zip(positive, gain.tolist(), strict=True) if more > 0
+    )
+
+
+def _rest(x: Float[Tensor, "n c"], y: Float[Tensor, "n d"]) -> Float[Tensor, " d"]:
+    """Standard deviation of what a linear regression leaves of every y."""
+    spread = x.std(0, correction=0)
+    x, y = (x - x.mean(0)) / torch.where(spread > 0, spread, 1.0), y - y.mean(0)
+    gram = x.T @ x + RIDGE * len(x) * torch.eye(x.shape[1], dtype=x.dtype)
+    rest = y - x @ torch.linalg.solve(gram, x.T @ y)
+    return rest.square().mean(0).sqrt().clamp(min=1e-12)
+
+
+CHANGE, RATIOS, SCORES, CODES = "change", "computed", "scores", "codes"
+"""The laws: of columns that chance moves, of computed numbers, of computed whole numbers, and of categories."""
+STEPS = 31
+"""Steps of every column that a score may be made of, at its quantiles."""
+QUANTILE_ROWS = 100_000
+"""Rows that the quantiles are of, at most."""
+
+
+@dataclass(frozen=True)
+class ColumnBlocks:
+    """Which columns of a state are what, and how the laws see them."""
+
+    seen: ContextEncoding
+    static: tuple[int, ...]
+    computed: tuple[int, ...]
+    scores: tuple[int, ...]
+    """Those of the computed ones that are whole numbers."""
+    state: int
+    """Columns of the state."""
+    context: int
+    """Columns of state, action and factor."""
+
+    @property
+    def moving(self) -> Categories:
+        """The categories that change."""
+        return tuple((column, count) for column, count in self.seen.categories if column not in self.static)
+
+    @property
+    def coded(self) -> list[int]:
+        return [column for column, _ in self.moving]
+
+    @property
+    def own(self) -> dict[str, list[int]]:
+        """The columns of numbers that each law is of; those of the later ones follow from those of the first."""
+        other = {*self.static, *self.computed, *(column for column, _ in self.seen.categories)}
+        ratios = [column for column in self.computed if column not in self.scores]
+        columns = {CHANGE: [c for c in range(self.state) if c not in other], RATIOS: ratios, SCORES: list(self.scores)}
+        return {name: part for name, part in columns.items() if part}
+
+    @property
+    def stepped(self) -> int:
+        """Columns of numbers that a score may be made of."""
+        return self.state - len(self.computed) - len(self.seen.categories) if self.scores else 0
+
+    def computed_inputs(self, before: Tensor, after: Tensor) -> Tensor:
+        """What computed columns follow from, of linked states: what they were, and all others as they are now.
+
+        Amounts come twice, by their logarithm for ratios and as they are for sums.
+        """
+        others = [column for column in range(self.state) if column not in self.computed]
+        codes = tuple((others.index(column), count) for column, count in self.seen.categories)
+        was, now, amounts = (
+            table.index_select(-1, places(columns, table.device))
+            for table, columns in ((before, self.computed), (after, others), (after, self.summed))
+        )
+        return torch.cat([was, spread_levels(now, codes), amounts.exp()], -1)
+
+    @property
+    def summed(self) -> list[int]:
+        """Amounts that are not computed."""
+        return [column for column, _ in self.seen.amounts if column not in self.computed]
+
+    def with_steps(self, inputs: Float[Tensor, "*n t"], steps: Float[Tensor, "*k c b"]) -> Float[Tensor, "*n w"]:
+        """The same, and whether each number is beyond each of its steps: scores are sums of such steps."""
+        numbers = inputs[..., len(self.computed) : len(self.computed) + self.stepped, None]
+        return torch.cat([inputs, (numbers > steps.unsqueeze(-3)).to(inputs).flatten(-2)], -1)
+
+    def read_width(self, name: str) -> int:
+        """Columns that a law reads."""
+        if name == CHANGE:
+            return self.seen.width(self.context)
+        inputs = self.state + sum(count - 1 for _, count in self.seen.categories) + len(self.summed)
+        return inputs + self.stepped * STEPS * (name == SCORES)
+
+
+def steps_of(numbers: Float[Tensor, "n c"]) -> Float[Tensor, "c b"]:
+    """Quantiles of every column."""
+    shares = torch.linspace(0, 1, STEPS + 2, dtype=torch.double)[1:-1]
+    return torch.quantile(numbers[:QUANTILE_ROWS].double(), shares, 0).T.float()
 
 
 class MixedMechanism(StructuralMechanism):
