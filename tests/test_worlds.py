@@ -9,6 +9,7 @@ import torch
 import counterpoint as cp
 from counterpoint.policies.base import Policy
 from reproduction.worlds.base import Actions, Columns, World, decider
+from reproduction.worlds.epicare import EpiCare, score
 from reproduction.worlds.infusion import Infusion
 from reproduction.worlds.pharmacokinetic import STEPS_A_DAY, Pharmacokinetic
 
@@ -67,6 +68,25 @@ def test_a_dose_acts_over_hours_and_is_gone_after_five() -> None:
     assert 3 <= speed.argmax() + 1 <= 4
     assert (speed[9:] < speed.max() / 4).all()
     assert len(world.log(2, 0)) == 2 * (STEPS_A_DAY + 1)
+
+
+def test_epicare_has_the_parameters_and_the_reference_scores_of_the_authors_code() -> None:
+    world = EpiCare(1)
+    share = [0.031, 0.023, 0.003, 0.024, 0.1, 0.147, 0.048, 0.071, 0.043, 0.013, 0.028, 0.246, 0.083, 0.076, 0.049]
+    np.testing.assert_allclose(world.parameters.share[:15], share, atol=6e-4)
+    scores = {
+        policy.__name__: score(world.reference(policy, 4000, 0).returns)
+        for policy in (world.at_random, world.behave, world.standard_of_care, world.oracle)
+    }
+    # Means of 3,000 episodes of the authors' code; each side has a standard error of about 1.2, the oracle .2.
+    published = {"at_random": 3.1, "behave": 17.9, "standard_of_care": 35.9, "oracle": 93.2}
+    for name, value in published.items():
+        assert abs(scores[name] - value) < (1.0 if name == "oracle" else 5.0), (name, scores)
+    rows = world.read(world.log(60, 0))
+    assert rows.schema.actions.width == 16
+    assert rows.outcome_names == ("done",)
+    episodes = torch.zeros(60).index_add_(0, rows.subject, rows.reward)
+    np.testing.assert_allclose(episodes.numpy(), world.practice(60, 0).returns, rtol=1e-4)
 
 
 class Proportional(Policy):

@@ -36,6 +36,8 @@ Hidden = dict[str, np.ndarray]
 Actions = Float[np.ndarray, "n a"]
 Decide = Callable[[Columns], Actions]
 """Chooses the actions of all subjects from their observed columns."""
+Insider = Callable[[Hidden, Columns, np.random.Generator], Actions]
+"""Chooses the actions with the hidden state in view: a behaviour policy with its habits, or an oracle."""
 
 
 class Change(NamedTuple):
@@ -95,6 +97,8 @@ class World(ABC):
     state: ClassVar[tuple[str, ...]]
     """Observed columns."""
     action: ClassVar[tuple[str, ...]]
+    has_none: ClassVar[bool] = True
+    """Whether a subject can be left without treatment."""
     marker: ClassVar[str]
     """The observed column that the treatment is for; "" where there is none."""
     steps: int
@@ -156,7 +160,7 @@ class World(ABC):
             return from_dataframe(
                 frame.assign(**made), subject="id", time="time", state=self.columns, action=self.action,
                 reward="reward", done="done" if bool(frame["done"].any()) else None, last="truncate",
-                actions=bins or self.space, knowledge=knowledge, held_out=held_out, seed=seed,
+                labels=self.labels, actions=bins or self.space, knowledge=knowledge, held_out=held_out, seed=seed,
             )  # fmt: skip
 
     def _of_bins(self) -> Knowledge:
@@ -165,7 +169,8 @@ class World(ABC):
         return replace(self.knowledge, recursions=tuple(kept))
 
     def nothing(self, columns: Columns) -> Actions:
-        """Return the lowest action for every subject."""
+        """Return no treatment for every subject."""
+        require(self.has_none, f"{self.name} has no action that is no treatment; leave it out")
         return np.zeros((len(columns[self.state[0]]), len(self.action)))
 
     def label(self, action: Actions) -> Mapping[str, Any]:
@@ -179,6 +184,11 @@ class World(ABC):
     def table(self, columns: Columns) -> Columns:
         """Return the observed columns and those that `read` makes of them, such as the parts of a clock."""
         return columns
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the listed actions, whether or not a log has all of them; () where actions are amounts."""
+        return ()
 
     def log(self, subjects: int, seed: int) -> pd.DataFrame:
         """Log subjects under the behaviour policy: one row for each subject and time.
@@ -194,16 +204,20 @@ class World(ABC):
 
     def logged(self, subjects: int, seed: int) -> list[Moment]:
         """Return the steps behind `log`, and one more."""
-        return list(self._run(subjects, seed, self.steps + 1, None))
+        return list(self._run(subjects, seed, self.steps + 1, self.behave))
 
     def practice(self, subjects: int, seed: int) -> Deployment:
         """Return what the behaviour policy does to the subjects of `log`."""
-        return deployment(list(self._run(subjects, seed, self.steps, None)))
+        return self.reference(self.behave, subjects, seed)
+
+    def reference(self, insider: Insider, subjects: int, seed: int) -> Deployment:
+        """Return what a policy that sees the hidden state does to the subjects of `log`."""
+        return deployment(list(self._run(subjects, seed, self.steps, insider)))
 
     def value(self, policy: Policy | Decide, subjects: int, seed: int) -> Deployment:
         """Return what a policy does to the subjects of `log(subjects, seed)`, in a closed loop with the same noise."""
         decide = decider(policy, self) if isinstance(policy, Policy) else policy
-        return deployment(list(self._run(subjects, seed, self.steps, decide)))
+        return self.reference(lambda hidden, columns, random: decide(columns), subjects, seed)
 
     def counterfactual(
         self,
@@ -249,16 +263,14 @@ class World(ABC):
     def _noise(self, subjects: int, seed: int, step: int) -> Float[np.ndarray, "n u"]:
         return self.noise(subjects, np.random.default_rng(derive(seed, self.name, "noise", step)))
 
-    def _run(self, subjects: int, seed: int, steps: int, decide: Decide | None) -> Iterator[Moment]:
-        """Yield step after step under `decide`, or under the behaviour policy."""
+    def _run(self, subjects: int, seed: int, steps: int, insider: Insider) -> Iterator[Moment]:
+        """Yield step after step under `insider`, until all episodes have ended."""
         hidden = self.begin(subjects, np.random.default_rng(derive(seed, self.name, "subjects")))
         alive = np.ones(subjects, dtype=bool)
         for t in range(steps):
             columns = self.observe(hidden)
-            if decide is None:
-                action = self.behave(hidden, columns, np.random.default_rng(derive(seed, self.name, "behaviour", t)))
-            else:
-                action = decide(columns)
+            random = np.random.default_rng(derive(seed, self.name, "behaviour", t))
+            action = insider(hidden, columns, random)
             change = self.step(hidden, action, self._noise(subjects, seed, t))
             yield Moment(hidden, columns, action, change, alive)
             hidden, alive = change.after, alive & ~change.done
