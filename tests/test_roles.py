@@ -1,6 +1,7 @@
 """Roles of state columns: exogenous ones, recursions, signs and scales of doses."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,6 +9,8 @@ import torch
 import counterpoint as cp
 from counterpoint.core.artifacts import decode, encode
 from counterpoint.data.stored_format import SCHEMA_CLASSES
+from counterpoint.simulation.models import ModelSimulator
+from helpers.recipes import BRIEF
 
 STATES = ["x", "meal", "eaten", "board", "weight"]
 EATEN = cp.Recursion("eaten", (("eaten", 0.5), ("next meal", 1.0)))
@@ -126,3 +129,70 @@ def test_rows_that_contradict_a_recursion_or_a_scale_are_refused() -> None:
     weightless[:, 4] = 0
     with pytest.raises(cp.CounterpointError, match="per 'weight', which is not positive in 160 rows"):
         rows.schema.check_rows(weightless, rows.action, rows.next_state)
+
+
+RECIPES = [
+    cp.DensitySCM(ensemble=2, hidden=(8,), likelihood=BRIEF),
+    cp.RandomEffects(factors=1, ensemble=2, changes=("difference",) * 5, schedule=cp.Schedule(steps=10, check_every=5)),
+]
+
+
+@pytest.fixture(scope="module", params=RECIPES, ids=["density", "random effects"])
+def model(request: pytest.FixtureRequest) -> cp.models.StructuralCausalModel:
+    return request.param.fit(logged())
+
+
+def test_no_action_moves_an_exogenous_column_and_recursions_are_computed(
+    model: cp.models.StructuralCausalModel,
+) -> None:
+    """In draws, in rollouts and in counterfactuals, whatever the model has learned."""
+    rows = logged()
+    low, high = torch.zeros(len(rows), 1), torch.ones(len(rows), 1)
+    noise = model.prior(len(rows), torch.Generator().manual_seed(1))
+    theta = model.subjects(rows)
+    after_low, after_high = (model.predict(rows.state, action, noise, theta) for action in (low, high))
+    assert torch.equal(after_low[:, [1, 2, 4]], after_high[:, [1, 2, 4]])
+    assert (after_low[:, 0] - after_high[:, 0]).abs().min() > 0.1, "the other columns react"
+    simulator = ModelSimulator([model])
+    drawn = simulator.fresh(len(rows), 0)(0)
+    imagined = simulator.step(rows.state[None], high[None], drawn, theta[None])[0]
+    for after, action in ((after_low, low), (after_high, high), (imagined, high)):
+        expected = 0.5 * rows.state[:, 2] + after[:, 1]
+        torch.testing.assert_close(after[:, 2], expected)
+        expected = 0.8 * rows.state[:, 3] + 0.8 * action[:, 0] + 0.1 * rows.state[:, 1] + 0.25
+        torch.testing.assert_close(after[:, 3], expected)
+    counterfactual = model.counterfactual(rows, high)
+    assert torch.equal(counterfactual[:, [1, 4]], rows.next_state[:, [1, 4]])
+    torch.testing.assert_close(counterfactual[:, 2], rows.next_state[:, 2])
+
+
+def test_an_exogenous_column_is_drawn_as_it_was_logged(model: cp.models.StructuralCausalModel) -> None:
+    """Half of the meals are exactly 0, and the model's draws as well; each member's noise explains the logged value."""
+    rows = logged()
+    simulator = ModelSimulator([model])
+    after = simulator.step(rows.state[None], rows.action[None], simulator.fresh(160, 0)(0), model.subjects(rows)[None])
+    meals, seen = after[0, :, 1], rows.next_state[:, 1]
+    assert abs(float((meals == 0).float().mean()) - float((seen == 0).float().mean())) < 0.15
+    assert abs(float(meals[meals != 0].mean()) - float(seen[seen != 0].mean())) < 0.25
+    noise = model.abduct(rows)
+    again = model.predict(rows.state, rows.action, noise, model.subjects(rows))
+    torch.testing.assert_close(again, rows.next_state, atol=1e-3, rtol=1e-3)
+
+
+def test_a_model_with_exogenous_columns_is_saved_and_loaded(
+    model: cp.models.StructuralCausalModel, tmp_path: Path
+) -> None:
+    model.save(tmp_path / "model")
+    rows = logged()
+    noise = model.prior(len(rows), torch.Generator().manual_seed(1))
+    theta = model.subjects(rows)
+    loaded = cp.load(tmp_path / "model")
+    assert isinstance(loaded, cp.models.StructuralCausalModel)
+    torch.testing.assert_close(
+        loaded.predict(rows.state, rows.action, noise, theta), model.predict(rows.state, rows.action, noise, theta)
+    )
+
+
+def test_a_model_that_would_let_actions_move_an_exogenous_column_is_refused() -> None:
+    with pytest.raises(cp.CounterpointError, match="'meal' is declared exogenous, and this model would let actions"):
+        cp.models.GaussianDynamics(2, (8,), likelihood=BRIEF).fit(logged())

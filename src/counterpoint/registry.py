@@ -37,6 +37,7 @@ CLASSES = {
     "counterpoint.models.scm.bicogan": "BiCoGAN ConditionalBiCoGAN",
     "counterpoint.models.scm.bicogan_networks": "Adversarial",
     "counterpoint.models.scm.density": "DefaultLikelihood DensitySCM",
+    "counterpoint.models.scm.exogenous": "ExogenousForm",
     "counterpoint.models.scm.effects.changes": "EquationForm",
     "counterpoint.models.scm.lstm_factor": "LSTMFactor",
     "counterpoint.models.scm.mixed": "MixedSCM",

@@ -172,12 +172,19 @@ def with_mirrored(job: Job, table: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def check_numeric(data: Transitions) -> None:
-    """Refuse categorical columns, which a model of numbers would use as amounts."""
+    """Refuse categorical columns, which a model of numbers would use as amounts, and exogenous ones, which it would
+    let actions move."""
     coded = [data.state_names[column] for column, _ in data.schema.categories]
     if coded:
         raise CounterpointError(
             f"state column '{coded[0]}' is a category, which this model would take for a number; use DensitySCM, or"
             f" load the table with numeric=['{coded[0]}']"
+        )
+    exogenous = [data.state_names[column] for column in data.schema.exogenous]
+    if exogenous:
+        raise CounterpointError(
+            f"state column '{exogenous[0]}' is declared exogenous, and this model would let actions change it; use"
+            " DensitySCM or RandomEffects"
         )
 
 

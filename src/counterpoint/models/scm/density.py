@@ -150,6 +150,7 @@ class DensitySCM(SCMRecipe):
 
     def _mixed(self, schema: Schema) -> SCMRecipe:
         """The same for a state some of whose columns are categories, never change or follow from others."""
+        from counterpoint.models.scm.exogenous import ExogenousForm
         from counterpoint.models.scm.mixed import MixedSCM  # Here, because mixed states are built on this file.
 
         require(not self.order, "an order is for states of numbers; this one has other columns too")
@@ -160,6 +161,7 @@ class DensitySCM(SCMRecipe):
             schema.computed,
             tuple(i for i in schema.computed if schema.state_names[i] in schema.knowledge.whole),
             doses=schema.dose_levels,
+            exogenous=ExogenousForm.of(schema) if schema.exogenous else None,
             ensemble=self.ensemble,
             hidden=self.hidden,
             likelihood=self.likelihood,

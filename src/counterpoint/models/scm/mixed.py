@@ -5,9 +5,10 @@
     computed    s'_l = s_l + f_l(the computed s, all other s', u_l)  (ratios, sums, scores)
     categorical s'_j = argmax_c log p_j(c | s, a, θ) + g_jc          g_jc ~ Gumbel(0)
     static      s'_k = s_k                                           (sex, age at admission)
+    exogenous   s'_e = f_e(exogenous s, clock, static s, u_e)        (`exogenous.py`: no action changes them)
 
 Given (s, a, θ) the columns' noises are taken to be independent. The noise table holds the u_i first, then the u_l, then
-one Gumbel a category, column by column in the order of `categories`.
+the u_e, then one Gumbel a category, column by column in the order of `categories`.
 
 A column that is positive in every row may be an amount, which treatment and noise change by a share of it. Whether it
 is one is decided by a linear regression of its log ratios or of its differences: whichever makes them likelier.
@@ -31,6 +32,7 @@ from counterpoint.models.base import member_seeds, repeated
 from counterpoint.models.scm.base import SCMRecipe, StructuralCausalModel, StructuralMechanism
 from counterpoint.models.scm.categorical import CategoricalLaw, check_codes, draw_exponentials, vote, wrong_codes
 from counterpoint.models.scm.density import interquartile_mean
+from counterpoint.models.scm.exogenous import ExogenousForm, ExogenousLaw
 from counterpoint.nets.conditional import ConditionalLaw
 from counterpoint.nets.laws import Gaussian, Law, Spline
 from counterpoint.nets.likelihood import Likelihood, VariationPenalty, fit_by_likelihood
@@ -198,12 +200,18 @@ class MixedMechanism(StructuralMechanism):
     steps: Tensor
 
     def __init__(
-        self, laws: dict[str, ConditionalLaw], codes: CategoricalLaw, layout: ColumnBlocks, members: int, seed: int
+        self,
+        laws: dict[str, ConditionalLaw],
+        codes: CategoricalLaw,
+        layout: ColumnBlocks,
+        members: int,
+        seed: int,
+        exogenous: ExogenousLaw | None = None,
     ) -> None:
         super().__init__()
         self.laws, self.codes, self.layout, self.seed = nn.ModuleDict(laws), codes, layout, seed
-        self.members, self.context_width = members, layout.context
-        self.noise_width = self.normal_noise + sum(codes.counts)
+        self.members, self.context_width, self.exogenous = members, layout.context, exogenous
+        self.noise_width = self.normal_noise + self.gumbels
         self.register_buffer("steps", torch.zeros(members, layout.stepped, STEPS))
 
     @property
@@ -212,13 +220,26 @@ class MixedMechanism(StructuralMechanism):
 
     @property
     def normal_noise(self) -> int:
-        return sum(len(columns) for columns in self.layout.own.values())
+        return sum(self._normal_widths)
+
+    @property
+    def _normal_widths(self) -> list[int]:
+        exogenous = self.exogenous.normals if self.exogenous else 0
+        return [*(len(columns) for columns in self.layout.own.values()), exogenous]
+
+    @property
+    def gumbels(self) -> int:
+        """How many of the noise columns, the last ones, are Gumbels."""
+        return sum(self.codes.counts) + (self.exogenous.gumbels if self.exogenous else 0)
 
     @property
     def noise_columns(self) -> list[int]:
         """The state column that each noise moves."""
-        coded = (column for column, count in self.layout.moving for _ in range(count))
-        return [*(column for columns in self.layout.own.values() for column in columns), *coded]
+        own = [column for columns in self.layout.own.values() for column in columns]
+        coded = [column for column, count in self.layout.moving for _ in range(count)]
+        if self.exogenous is None:
+            return [*own, *coded]
+        return [*own, *self.exogenous.form.numbers, *coded, *self.exogenous.gumbel_columns]
 
     def abduct(self, context: Tensor, state: Tensor, next_state: Tensor) -> Tensor:
         """The point of a continuous column; for a code, where no point exists, a posterior draw fixed by the recipe.
@@ -230,20 +251,31 @@ class MixedMechanism(StructuralMechanism):
 
     def posterior(self, context: Tensor, state: Tensor, next_state: Tensor, random: torch.Generator) -> Tensor:
         self._check(state, next_state)
-        layout, fresh = self.layout, draw_exponentials(state.shape[1], sum(self.codes.counts), random).to(state)
+        layout, fresh = self.layout, draw_exponentials(state.shape[1], self.gumbels, random).to(state)
         before, after = layout.seen.link(state), layout.seen.link(next_state)
         noises, seen = [], layout.seen(context)
         for name, law in self.laws.items():
             read, columns = self._read(name, seen, before, after), places(layout.own[name], state.device)
             noises.append(law.abduct(read, (after - before).index_select(-1, columns)))  # pyright: ignore[reportCallIssue]
-        return torch.cat([*noises, self.codes.abduct(seen, next_state[..., layout.coded], fresh)], -1)
+        coded, others = fresh.split([sum(self.codes.counts), self.gumbels - sum(self.codes.counts)], -1)
+        gumbels = [self.codes.abduct(seen, next_state[..., layout.coded], coded)]
+        if self.exogenous is not None:
+            normals = torch.randn(state.shape[1], self.exogenous.normals, generator=random, device=random.device)
+            for part, drawn in zip(
+                (noises, gumbels), self.exogenous.abduct(state, next_state, normals.to(state), others), strict=True
+            ):
+                part.append(drawn)
+        return torch.cat([*noises, *gumbels], -1)
 
     def predict(self, context: Tensor, state: Tensor, noise: Tensor) -> Tensor:
         self._check(state)
-        layout, sizes = self.layout, [len(columns) for columns in self.layout.own.values()]
-        *normal, gumbels = noise.split([*sizes, sum(self.codes.counts)], -1)
+        layout, coded = self.layout, sum(self.codes.counts)
+        *normal, exogenous, gumbels, others = noise.split([*self._normal_widths, coded, self.gumbels - coded], -1)
         seen, before = layout.seen(context), layout.seen.link(state)
         after = before.clone(memory_format=torch.contiguous_format)
+        if self.exogenous is not None:
+            later = self.exogenous.predict(state, exogenous, others)
+            after = layout.seen.link(self.exogenous.write(state, later))
         after[..., places(layout.coded, state.device)] = self.codes.predict(seen, gumbels)
         for (name, law), draws in zip(self.laws.items(), normal, strict=True):
             change = law.predict(self._read(name, seen, before, after), draws)  # pyright: ignore[reportCallIssue]
@@ -260,13 +292,15 @@ class MixedMechanism(StructuralMechanism):
     def combine(self, predictions: Float[Tensor, "m n s"]) -> Float[Tensor, "n s"]:
         """The members' interquartile mean for a continuous column, their vote for a categorical one."""
         combined = interquartile_mean(predictions)
+        if self.exogenous is not None:
+            combined = self.exogenous.combine(predictions, combined)
         for column, count in self.categories:
             combined[:, column] = vote(predictions[..., column], count)
         return combined
 
     def prior(self, count: int, random: torch.Generator) -> Float[Tensor, "n u"]:
         normal = torch.randn(count, self.normal_noise, generator=random, device=random.device)
-        return torch.cat([normal, -draw_exponentials(count, sum(self.codes.counts), random).log()], -1)
+        return torch.cat([normal, -draw_exponentials(count, self.gumbels, random).log()], -1)
 
     def _check(self, *states: Tensor) -> None:
         if _capturing(states[0]):
@@ -316,6 +350,8 @@ class MixedSCM(SCMRecipe):
     """How both are fitted."""
     variation_penalty: Weight = 0.0
     """Price of a continuous column's departures from linear regression, as in `DensitySCM`."""
+    exogenous: ExogenousForm | None = None
+    """Which columns no action changes, and what their laws read; they are among `static` too."""
     draw_seed: int = 0
     """Seed of the posterior draw that `abduct` fixes for the codes; another seed is another draw."""
 
@@ -329,7 +365,10 @@ class MixedSCM(SCMRecipe):
         state, context = tables[0]["state"].shape[1], tables[0]["context"].shape[1]
         if self.amounts is None:
             numbers = {*range(state)} - {*self.static, *(column for column, _ in self.categories)}
-            structure = replace(self, amounts=amounts_in(tables, sorted(numbers)))
+            exogenous = self.exogenous
+            if exogenous is not None:
+                exogenous = exogenous.with_atoms(torch.cat([table["next_state"] for table in tables]))
+            structure = replace(self, amounts=amounts_in(tables, sorted(numbers)), exogenous=exogenous)
             return [model.with_recipe(self) for model in structure.fit_many(jobs, monitor, device)]
         mechanism = self.build(state, context, len(seeds)).to(device_of(device))
         fitted = [self._columns(mechanism, i * self.ensemble, table) for i, table in enumerate(tables)]
@@ -344,6 +383,8 @@ class MixedSCM(SCMRecipe):
             priced = name == CHANGE and self.variation_penalty
             penalty = VariationPenalty(self.variation_penalty) if priced else None
             fit_by_likelihood(law, stacked, seeds, self.likelihood, identity(self, jobs), stage, penalty)
+        if mechanism.exogenous is not None:
+            mechanism.exogenous.fit(tables, self.ensemble, seeds, identity(self, jobs), monitor)
         return self.cut(mechanism, jobs)
 
     def _columns(
@@ -373,7 +414,8 @@ class MixedSCM(SCMRecipe):
             for name, columns in layout.own.items()
         }
         codes = CategoricalLaw(members, seen.width(context), [count for _, count in layout.moving], self.hidden)
-        return MixedMechanism(laws, codes, layout, members, self.draw_seed)
+        exogenous = None if self.exogenous is None else ExogenousLaw(members, self.exogenous)
+        return MixedMechanism(laws, codes, layout, members, self.draw_seed, exogenous)
 
     def _table(self, job: Job) -> dict[str, Tensor]:
         check_categories(self.categories, (*self.static, *self.computed), job.data.state_size)

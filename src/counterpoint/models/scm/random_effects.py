@@ -26,6 +26,7 @@ from counterpoint.models.scm.effects.learner import EffectsTraining, SubjectRows
 from counterpoint.models.scm.effects.linear import LinearEffects, fit, improve
 from counterpoint.models.scm.effects.mechanism import EffectsMechanism, align
 from counterpoint.models.scm.effects.prepared import EffectsTable, Prepared, prepare
+from counterpoint.models.scm.exogenous import ExogenousForm, ExogenousLaw
 from counterpoint.nets.likelihood import held_out_last
 from counterpoint.nets.stacked import initialise
 from counterpoint.nets.training import Monitor, Schedule, train
@@ -60,6 +61,8 @@ class RandomEffects(SCMRecipe):
     """Factors that are tried at most where their number is chosen."""
     layout: EquationForm | None = None
     """Which columns have equations and of what kind; taken from the table."""
+    exogenous: ExogenousForm | None = None
+    """Which columns no action changes, and what their laws read; taken from the table."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -93,7 +96,8 @@ class RandomEffects(SCMRecipe):
             layout = choose_changes(table, layout, self.factors, seed)
         layout = choose_noise(table, layout, self.factors, seed)
         factors = choose_factors(table, layout, self.most_factors, seed) if self.factors is None else self.factors
-        return replace(self, factors=factors, changes=layout.changes, layout=layout)
+        exogenous = ExogenousForm.of(schema).with_atoms(table.after) if schema.exogenous else None
+        return replace(self, factors=factors, changes=layout.changes, layout=layout, exogenous=exogenous)
 
     def _fit(
         self, jobs: Sequence[Job], tables: Sequence[EffectsTable], monitor: Monitor, device: str
@@ -114,6 +118,9 @@ class RandomEffects(SCMRecipe):
         mechanism.to(device_of(device))
         if any(len(record.held) for record in records):
             self._train(mechanism.law, records, drawn, seeds, identity(self, jobs), monitor)
+        if mechanism.exogenous is not None:
+            rows = [{"state": t.state, "next_state": t.after, "subject": t.subject} for t in tables]
+            mechanism.exogenous.fit(rows, self.ensemble, seeds, identity(self, jobs), monitor)
         models = self.cut(mechanism, jobs)
         for model, job in zip(models, jobs, strict=True):
             assert isinstance(model.mechanism, EffectsMechanism)
@@ -175,7 +182,8 @@ class RandomEffects(SCMRecipe):
         assert self.layout is not None
         assert self.factors is not None
         inputs = context - self.factors + sum(count - 1 for _, count in self.layout.categories)
-        return EffectsMechanism(EffectsLaw(members, self.layout, inputs, self.factors, self.hidden), context)
+        law = EffectsLaw(members, self.layout, inputs, self.factors, self.hidden)
+        return EffectsMechanism(law, context, None if self.exogenous is None else ExogenousLaw(members, self.exogenous))
 
 
 def _unpredicted(schema: Schema) -> tuple[int, ...]:

@@ -6,23 +6,43 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from counterpoint.core.seeding import generator
 from counterpoint.data.jobs import context
 from counterpoint.data.transitions import Transitions, lexsort
 from counterpoint.models.base import CHUNK, OnlineSubjectMechanism, SubjectFactors, SubjectTracker
 from counterpoint.models.scm.base import StructuralMechanism
+from counterpoint.models.scm.categorical import draw_exponentials
 from counterpoint.models.scm.effects.law import EffectsLaw
+from counterpoint.models.scm.exogenous import ExogenousLaw
 
 
 class EffectsMechanism(StructuralMechanism, OnlineSubjectMechanism):
     """The law of a step as a structural equation. All members speak of the same θ."""
 
-    def __init__(self, law: EffectsLaw, context: int) -> None:
+    def __init__(self, law: EffectsLaw, context: int, exogenous: ExogenousLaw | None = None) -> None:
         super().__init__()
-        self.law, self.members, self.context_width, self.noise_width = law, law.members, context, law.size
+        self.law, self.members, self.context_width, self.exogenous = law, law.members, context, exogenous
+        self.noise_width = self.normal_noise + (exogenous.gumbels if exogenous else 0)
+
+    @property
+    def normal_noise(self) -> int:
+        return self.law.size + (self.exogenous.normals if self.exogenous else 0)
 
     @property
     def noise_columns(self) -> list[int]:
-        return self.law.layout.moving
+        if self.exogenous is None:
+            return self.law.layout.moving
+        return [*self.law.layout.moving, *self.exogenous.form.numbers, *self.exogenous.gumbel_columns]
+
+    def prior(self, count: int, random: torch.Generator) -> Float[Tensor, "n u"]:
+        normal = torch.randn(count, self.normal_noise, generator=random, device=random.device)
+        if self.exogenous is None:
+            return normal
+        return torch.cat([normal, -draw_exponentials(count, self.exogenous.gumbels, random).log()], -1)
+
+    def combine(self, predictions: Float[Tensor, "m n s"]) -> Float[Tensor, "n s"]:
+        mean = predictions.mean(0)
+        return mean if self.exogenous is None else self.exogenous.combine(predictions, mean)
 
     def _split(self, context: Tensor) -> tuple[Tensor, Tensor]:
         """The context's columns of state and action, and those of the factor."""
@@ -30,12 +50,27 @@ class EffectsMechanism(StructuralMechanism, OnlineSubjectMechanism):
         return context[..., :width], context[..., width:]
 
     def abduct(self, context: Tensor, state: Tensor, next_state: Tensor) -> Tensor:
+        """The noise of the equations; what exogenous values leave open is drawn, always alike for a table."""
+        return self.posterior(context, state, next_state, generator(0, "exogenous"))
+
+    def posterior(self, context: Tensor, state: Tensor, next_state: Tensor, random: torch.Generator) -> Tensor:
         inputs, theta = self._split(context)
-        return self.law.noise(self.law.step(inputs, state), theta, self.law.layout.change(state, next_state))
+        noise = self.law.noise(self.law.step(inputs, state), theta, self.law.layout.change(state, next_state))
+        if self.exogenous is None:
+            return noise
+        rows = state.shape[1]
+        normals = torch.randn(rows, self.exogenous.normals, generator=random, device=random.device).to(state)
+        exponentials = draw_exponentials(rows, self.exogenous.gumbels, random).to(state)
+        return torch.cat([noise, *self.exogenous.abduct(state, next_state, normals, exponentials)], -1)
 
     def predict(self, context: Tensor, state: Tensor, noise: Tensor) -> Tensor:
         inputs, theta = self._split(context)
-        return self.law.layout.after(state, self.law.change(self.law.step(inputs, state), theta, noise))
+        own = noise[..., : self.law.size]
+        after = self.law.layout.after(state, self.law.change(self.law.step(inputs, state), theta, own))
+        if self.exogenous is None:
+            return after
+        normals, gumbels = noise[..., self.law.size : self.normal_noise], noise[..., self.normal_noise :]
+        return self.exogenous.write(after, self.exogenous.predict(state, normals, gumbels))
 
     @torch.no_grad()
     def evidence(self, rows: Transitions) -> tuple[Float[Tensor, "k n r"], Float[Tensor, "k n r r"]]:
