@@ -11,7 +11,7 @@ from torch import Tensor
 from counterpoint.core.statistics import Interval
 from counterpoint.data.schema import Column, Schema
 from counterpoint.data.spaces import Discrete
-from counterpoint.data.transitions import Transitions
+from counterpoint.data.transitions import Transitions, subject_folds
 from counterpoint.ope.estimators import (
     one_step_doubly_robust,
     one_step_effective_sample_size,
@@ -23,7 +23,6 @@ from counterpoint.ope.problem import (
     Episodes,
     OPEData,
     resampled,
-    subject_folds,
 )
 from counterpoint.ope.tabular import (
     TabularBehaviour,

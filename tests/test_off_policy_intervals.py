@@ -7,7 +7,7 @@ from scipy.stats import bootstrap
 from torch import Tensor
 
 from counterpoint.data.spaces import Discrete
-from counterpoint.data.transitions import Transitions
+from counterpoint.data.transitions import Transitions, subject_folds
 from counterpoint.ope import intervals
 from counterpoint.ope.estimators import logged_return, weighted_importance_sampling
 from counterpoint.ope.intervals import bca, interval_of, paired_interval
@@ -15,7 +15,6 @@ from counterpoint.ope.problem import (
     Episodes,
     OPEData,
     resampled,
-    subject_folds,
 )
 from helpers.tables import refused
 

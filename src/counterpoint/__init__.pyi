@@ -26,6 +26,7 @@ from counterpoint.data.transitions import Transitions as Transitions
 from counterpoint.learners.ctrl_g import CTRLg as CTRLg
 from counterpoint.learners.ctrl_p import CTRLp as CTRLp
 from counterpoint.learners.d3qn import D3QN as D3QN
+from counterpoint.learners.practice import Practice as Practice
 from counterpoint.learners.search import Search as Search
 from counterpoint.models.dynamics.outcome import Outcome as Outcome
 from counterpoint.models.scm.auto import AutoSCM as AutoSCM

@@ -24,6 +24,7 @@ CLASSES = {
     "counterpoint.learners.ctrl_p": "CTRLp",
     "counterpoint.learners.d3qn": "D3QN",
     "counterpoint.learners.evolution": "CrossEntropy EvolutionStrategy",
+    "counterpoint.learners.practice": "Constant Practice",
     "counterpoint.learners.rollout_rows": "RolloutRows",
     "counterpoint.learners.search": "Search",
     "counterpoint.models.dynamics.deterministic": "Deterministic",

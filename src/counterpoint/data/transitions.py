@@ -267,6 +267,12 @@ def held_out_subjects(subject: Int[Tensor, " n"], held_out: float, seed: int) ->
     return order[: min(round(len(order) * held_out), len(order) - 1)]
 
 
+def subject_folds(subjects: int, folds: int, seed: int) -> Int[Tensor, " subjects"]:
+    """Assign every subject to one of `folds` random folds of (almost) equal size."""
+    order = torch.randperm(subjects, generator=generator(seed, "folds of subjects"))
+    return torch.empty_like(order).index_copy_(0, order, torch.arange(subjects) % folds)
+
+
 @checked
 def concatenate(tables: Sequence[Transitions]) -> Transitions:
     """Concatenate tables with the same columns, action space and subject numbers.

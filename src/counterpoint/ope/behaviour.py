@@ -23,9 +23,8 @@ from counterpoint.core.seeding import derive, generator
 from counterpoint.core.settings import Amount, Checked, Fraction, Positive, Share, checked
 from counterpoint.data.jobs import spread_levels
 from counterpoint.data.spaces import Discrete
-from counterpoint.data.transitions import Transitions
+from counterpoint.data.transitions import Transitions, subject_folds
 from counterpoint.learners.base import action_numbers
-from counterpoint.ope.problem import subject_folds
 
 BIN_EDGES = (0.0, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 """Bins of the calibration curve: tenths, the lowest one split further, because weights divide by probabilities."""

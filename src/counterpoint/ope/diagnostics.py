@@ -20,7 +20,7 @@ from counterpoint.core.wording import amount, counted
 from counterpoint.data.jobs import spread_levels
 from counterpoint.data.returns import ReturnRange
 from counterpoint.data.schema import Schema
-from counterpoint.data.transitions import Transitions
+from counterpoint.data.transitions import Transitions, subject_folds
 from counterpoint.ope.estimators import (
     by_subject,
     effective_sample_size,
@@ -28,7 +28,7 @@ from counterpoint.ope.estimators import (
     one_step_largest_share,
     rewards,
 )
-from counterpoint.ope.problem import Episodes, OPEData, Probabilities, subject_folds
+from counterpoint.ope.problem import Episodes, OPEData, Probabilities
 from counterpoint.ope.result import Diagnostics, Estimate, EvaluationVerdict
 from counterpoint.ope.tabular import all_categories
 from counterpoint.policies.personal import PersonalPolicy

@@ -18,7 +18,7 @@ from counterpoint.data.returns import ReturnRange
 from counterpoint.data.schema import Schema
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.tables.record_checks import shifted_records
-from counterpoint.data.transitions import Transitions, concatenate
+from counterpoint.data.transitions import Transitions, concatenate, subject_folds
 from counterpoint.models.base import Model
 from counterpoint.nets.training import Monitor
 from counterpoint.ope.behaviour import Behaviour, BoostedTrees, Logistic, NearestNeighbours
@@ -65,7 +65,6 @@ from counterpoint.ope.problem import (
     StochasticPolicy,
     discrete_actions,
     resampled,
-    subject_folds,
     target,
 )
 from counterpoint.ope.result import (

@@ -33,8 +33,9 @@ from counterpoint.core.errors import require
 from counterpoint.core.seeding import derive
 from counterpoint.core.settings import Checked, Positive, Range, Share, Weight, check_settings, checked
 from counterpoint.core.statistics import Interval
+from counterpoint.data.transitions import subject_folds
 from counterpoint.ope.estimators import relative_weight, rewards
-from counterpoint.ope.problem import OPEData, resampled, subject_folds
+from counterpoint.ope.problem import OPEData, resampled
 
 Counts = Float[Tensor, "b subjects"]
 Estimator = Callable[[OPEData, Counts], Float[Tensor, " b"]]

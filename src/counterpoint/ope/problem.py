@@ -125,12 +125,6 @@ def resampled(subjects: int, draws: int, seed: int) -> Float[Tensor, "b subjects
     return counts.scatter_add_(1, drawn, torch.ones_like(counts))
 
 
-def subject_folds(subjects: int, folds: int, seed: int) -> Int[Tensor, " subjects"]:
-    """Assign every subject to one of `folds` random folds of (almost) equal size."""
-    order = torch.randperm(subjects, generator=generator(seed, "folds of subjects"))
-    return torch.empty_like(order).index_copy_(0, order, torch.arange(subjects) % folds)
-
-
 @runtime_checkable
 class StochasticPolicy(Protocol):
     """A policy with known action probabilities, for example a known behaviour policy."""

@@ -2,6 +2,7 @@
 
 from counterpoint.policies.base import Policy as Policy
 from counterpoint.policies.base import Verdict as Verdict
+from counterpoint.policies.practice import PracticePolicy as PracticePolicy
 from counterpoint.policies.recommendation import recommend as recommend
 from counterpoint.policies.rule import OrderedDose as OrderedDose
 from counterpoint.policies.rule import ScoredActions as ScoredActions
