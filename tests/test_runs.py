@@ -850,7 +850,7 @@ def tiny_arms(learner: D3QN) -> dict[str, Any]:
         "ctrl-g-rollouts": cp.CTRLg(DENSITY, learner=learner, selection=few, rollouts=SHORT),
         "search": cp.Search(DENSITY, cp.models.PosteriorDraws(2), **BRIEF_SEARCH),
         "pilco": cp.Search(MODELS["gaussian process"], None, **BRIEF_SEARCH),
-        **{name: named_methods(learner)[name] for name in PERSONAL},
+        **{name: named_methods(learner)[name] for name in (*PERSONAL, "practice")},
     }
 
 

@@ -25,7 +25,7 @@ else:
 
 Method = Literal[
     "ctrl-g", "search", "ctrl-p", "ctrl-p-d3qn", "ctrl-g-rollouts", "ctrl-g-bicogan", "base-d", "base-s", "base-m",
-    "d3qn", "bcq", "pets", "pilco", "steve", "mve",
+    "d3qn", "bcq", "pets", "pilco", "steve", "mve", "practice",
 ]  # fmt: skip
 NO_MODEL = "It was learned without the run's model, so no check of a model covers it."
 PERSONAL = ("ctrl-p", "ctrl-p-d3qn")
@@ -35,12 +35,13 @@ PARENTS = {
 }
 """The parts of the run that the methods with its own SCM learn from; every other method fits what it needs itself."""
 SEARCHED = ("search", "pilco", "ctrl-p")
-WITHOUT_Q = ("pets", *SEARCHED)
+WITHOUT_Q = ("pets", "practice", *SEARCHED)
 SETTINGS = {
     "bcq": ("counterpoint.learners.baselines.bcq", "BCQ"),
     "pets": ("counterpoint.learners.baselines.pets", "PETS"),
     "steve": ("counterpoint.learners.baselines.steve", "STEVE"),
     "mve": ("counterpoint.learners.baselines.steve", "MVE"),
+    "practice": ("counterpoint.learners.practice", "Practice"),
     **dict.fromkeys(PERSONAL, ("counterpoint.learners.ctrl_p", "CTRLp")),
 }
 """Module and class of the methods whose own numbers and switches are options too."""
@@ -94,8 +95,8 @@ class Train:
     method: Method = "ctrl-g"
     """ctrl-g uses the run's SCM and imagined rows (fit, augment), ctrl-g-rollouts its own episodes in the SCM too;
     search needs no imagined rows: it optimises a readable rule inside the SCM. ctrl-p searches such a rule for every
-    group of subjects (fit with scm:random-effects), ctrl-p-d3qn learns a Q-network for each. The others are
-    baselines."""
+    group of subjects (fit with scm:random-effects), ctrl-p-d3qn learns a Q-network for each. practice does what the
+    clinicians do: the median dose or the most probable action in a state. The others are baselines."""
     groups: Count = 0
     """Number of groups of subjects, for ctrl-p and ctrl-p-d3qn; 0 to choose the number from the data."""
     method_settings: tyro.conf.OmitArgPrefixes[MethodFlags] = field(default_factory=MethodFlags)

@@ -14,6 +14,7 @@ from counterpoint.learners.baselines.steve import MVE, STEVE
 from counterpoint.learners.ctrl_g import LEARNER, CTRLg
 from counterpoint.learners.ctrl_p import CTRLp
 from counterpoint.learners.d3qn import D3QN
+from counterpoint.learners.practice import Practice
 from counterpoint.learners.rollout_rows import RolloutRows
 from counterpoint.learners.search import Search
 from counterpoint.models.dynamics.deterministic import Deterministic
@@ -72,6 +73,7 @@ def named_methods(learner: D3QN = LEARNER) -> dict[str, PolicyLearner[Policy]]:
         "search": Search(),
         "pilco": pilco,
         "mve": MVE(learner=learner),
+        "practice": Practice(),
         "ctrl-p": CTRLp(),
         "ctrl-p-d3qn": CTRLp(by_groups),
     }

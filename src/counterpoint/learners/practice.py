@@ -78,8 +78,8 @@ class Practice(Checked, PolicyLearner[PracticePolicy]):
     """Boosted trees of a function."""
     depth: Annotated[int, Range(1, 4)] = 3
     """Comparisons from the root of a tree to a leaf."""
-    learning_rate: Share = 0.1
-    """Shrinkage of every tree."""
+    shrinkage: Share = 0.1
+    """Factor by which every tree counts."""
     most: Positive = 10_000
     """Rows that functions are fitted to, at most; a random sample of more."""
     folds: Annotated[int, Range(2, 20)] = 3
@@ -373,7 +373,7 @@ def _quantile_functions(
             alpha=level,
             n_estimators=recipe.trees,
             max_depth=recipe.depth,
-            learning_rate=recipe.learning_rate,
+            learning_rate=recipe.shrinkage,
             min_samples_leaf=_least_rows(len(y)),
             subsample=0.5,
             random_state=seed % 2**32,
@@ -381,7 +381,7 @@ def _quantile_functions(
         model.fit(z, rest)
         start = float(np.ravel(model.init_.constant_)[0])
         trees = tuple(tree.tree_ for tree in model.estimators_[:, 0])
-        fitted.append(Additive(name, start, slope, trees, recipe.learning_rate))
+        fitted.append(Additive(name, start, slope, trees, recipe.shrinkage))
     return fitted
 
 
@@ -530,7 +530,7 @@ def _boosted(z: Array, code: Array, count: int, recipe: Practice, seed: int) -> 
     outputs = 1 if count == 2 else count
     rounds = max(1, min(recipe.trees, MOST_TREES // outputs))
     slower = recipe.trees / rounds
-    rate = min(MOST_RATE, recipe.learning_rate * slower) if slower > 1 else recipe.learning_rate
+    rate = min(MOST_RATE, recipe.shrinkage * slower) if slower > 1 else recipe.shrinkage
     model: Any = GradientBoostingClassifier(
         init=_logistic(),
         n_estimators=rounds,

@@ -321,7 +321,7 @@ class EvaluationRequest:
     @property
     def independent(self) -> bool:
         """Whether the policy was not learned from the evaluated rows."""
-        return self.held_out or isinstance(self.policy, StochasticPolicy)
+        return self.held_out or not isinstance(self.policy, Policy)
 
     def possible(self, rows: Transitions, log: Transitions) -> ReturnRange:
         """Range of returns of the evaluated episodes, from the rewards of the whole log."""

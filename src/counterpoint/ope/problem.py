@@ -7,7 +7,7 @@ its ε-mixture with the behaviour policy (or with a uniform policy) is evaluated
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, TypeGuard, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -137,6 +137,11 @@ class StochasticPolicy(Protocol):
         ...
 
 
+def draws_actions(policy: Policy | StochasticPolicy) -> TypeGuard[StochasticPolicy]:
+    """Whether a policy acts by its probabilities; one that knows some and acts by the largest is deterministic."""
+    return isinstance(policy, StochasticPolicy) and bool(getattr(policy, "stochastic", True))
+
+
 @dataclass(frozen=True)
 class EpsilonMixture(Checked):
     """ε-mixture (1 − ε)·π + ε·μ that is evaluated in place of a deterministic policy π."""
@@ -204,10 +209,11 @@ def target(
     agree(policy.schema, rows.schema, "policy", "table")
     actions = discrete_actions(rows)
     has_next = rows.has_next
-    if isinstance(policy, StochasticPolicy):
+    if draws_actions(policy):
         now = _checked_probabilities(policy, rows.state, actions)
         after = _checked_probabilities(policy, rows.next_state[has_next], actions)
         return TargetPolicy(now, _scatter(has_next, after), False)
+    assert isinstance(policy, Policy)
     samples_posterior = isinstance(policy, PersonalPolicy) and policy.recipe.posterior_sampling
     draws = DRAWS if samples_posterior else 1
     random = generator(seed, "exploring")
