@@ -1,5 +1,6 @@
 """One thread a process, and the shapes in the annotations checked at every call of the package."""
 
+import gc
 import sys
 from collections.abc import Iterator
 
@@ -13,6 +14,16 @@ assert not any(name.startswith("counterpoint") for name in sys.modules), "import
 install_import_hook("counterpoint", "helpers.shapes.check")
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def imported_modules_are_no_garbage() -> None:
+    """Keep what is alive between modules out of garbage collections, which would search millions of objects each time.
+
+    Every cell of an experiment collects garbage when it has run.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="module")

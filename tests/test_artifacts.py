@@ -371,12 +371,19 @@ FORGED = {
 }
 
 
+@pytest.fixture(scope="module")
+def fitted() -> dict[str, Artifact]:
+    """One artifact of each kind."""
+    policy = POLICY.fit(logged(), CartPole())
+    return {"policy": policy, "scm": DENSITY.fit(ROWS), "task": Outcome().fit(ROWS)}
+
+
 @pytest.mark.parametrize("forged", FORGED)
 @pytest.mark.parametrize("kind", ["policy", "scm", "task"])
-def test_weights_whose_hash_was_written_anew_are_checked(kind: str, forged: str, tmp_path: Path) -> None:
-    recipe: Any = {"policy": POLICY, "scm": DENSITY, "task": Outcome()}[kind]
-    rows = logged() if kind == "policy" else ROWS
-    recipe.fit(rows, *([CartPole()] if kind == "policy" else [])).save(tmp_path)
+def test_weights_whose_hash_was_written_anew_are_checked(
+    fitted: dict[str, Artifact], kind: str, forged: str, tmp_path: Path
+) -> None:
+    fitted[kind].save(tmp_path)
     tensors, _ = artifacts.read_tensors(tmp_path / artifacts.WEIGHTS)
     name = max((name for name in tensors if tensors[name].is_floating_point()), key=lambda name: tensors[name].numel())
     change_weights(tmp_path, lambda tensor: tensor, name)
@@ -388,8 +395,8 @@ def test_weights_whose_hash_was_written_anew_are_checked(kind: str, forged: str,
     assert "does not hold what its recipe says" in refusal
 
 
-def test_only_the_logits_of_what_never_happens_are_minus_infinity(tmp_path: Path) -> None:
-    Outcome().fit(ROWS).save(tmp_path)
+def test_only_the_logits_of_what_never_happens_are_minus_infinity(fitted: dict[str, Artifact], tmp_path: Path) -> None:
+    fitted["task"].save(tmp_path)
     counterpoint.load(tmp_path)
     change_weights(tmp_path, first_number(-float("inf")), "before_intercept")
     counterpoint.load(tmp_path)

@@ -1,13 +1,12 @@
 """Cells are identified by what defines them, stacks by the grid alone; a run can be killed anywhere and go on."""
 
 import json
-import multiprocessing
 import os
 import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from counterpoint.tasks import tumour
 from counterpoint.tasks.base import Task
 from counterpoint.tasks.cartpole import CartPole
 from helpers.grid import PROTOCOL, TINY, TINY_CTRL_G, tiny_grid
+from helpers.processes import process_of
 from reproduction.ablations import REFERENCE, ablations, search_ablations
 from reproduction.arms import CTRL_G, PAPER_NAMES, PILCO, ROLLOUTS, SEARCH, adversarial_arms
 from reproduction.grid import Grid
@@ -209,31 +209,22 @@ def _killable(folder: str) -> None:
     tiny_grid({"D3QN": TINY, "CTRL_g": TINY_CTRL_G}).run(Path(folder), save_seconds=0.02)
 
 
-def _process(target: Callable[..., None], *arguments: str) -> Any:
-    """A process of an interpreter that has imported everything: a kill hits the run and not the imports."""
-    server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(["torch._dynamo", __name__])
-    process = server.Process(target=target, args=arguments)
-    process.start()
-    return process
-
-
 def test_killed_five_times_and_restarted_the_rows_are_the_same(tmp_path: Path):
-    _process(print).join()
+    process_of(print).join()
     begun = time.monotonic()
-    whole = _process(_killable, str(tmp_path / "whole"))
+    whole = process_of(_killable, str(tmp_path / "whole"))
     whole.join()
     longest = time.monotonic() - begun
     assert whole.exitcode == 0
     exits = []
     for _ in range(5):
-        process = _process(_killable, str(tmp_path / "killed"))
+        process = process_of(_killable, str(tmp_path / "killed"))
         process.join(random.uniform(0.05, 0.35) * longest)
         process.kill()
         process.join()
         exits.append(process.exitcode)
     assert -9 in exits, "not one kill came in time"
-    _process(_killable, str(tmp_path / "killed")).join()
+    process_of(_killable, str(tmp_path / "killed")).join()
     rows = [read_csv(tmp_path / name / "tiny.csv") for name in ("whole", "killed")]
     assert len(rows[0]) == 8
     assert rows[0] == rows[1]

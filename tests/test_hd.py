@@ -42,6 +42,7 @@ def test_a_log_holds_every_planet_alike_and_is_read_back_as_it_was_made(
         assert all(error <= float((rows.next_state[:, 3] - other).abs().mean()) + 0.02 for other in others)
     monkeypatch.setattr("reproduction.logs.BEHAVIOUR_BLOCK", 2)
     monkeypatch.setattr("reproduction.behaviour.EPISODES", 2)
+    monkeypatch.setattr("reproduction.behaviour.RESTARTS", 1)
     monkeypatch.setattr("reproduction.behaviour.LEARNER", TINY)
     trained = LogSource(FIRST, "non-random", PROTOCOL)
     simulated = hd_logs(trained, (0, 1))

@@ -1,13 +1,14 @@
 """What `test_cli.py` shares with other test modules."""
 
 import os
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
+import torch
+
 from counterpoint.cli.main import main
+from helpers.processes import process_of
 
 
 def command(*words: object) -> None:
@@ -15,14 +16,20 @@ def command(*words: object) -> None:
 
 
 def kill_and_resume(words: list[str], tail: list[str], checkpoint: Path) -> None:
-    """Start, kill -9 as soon as the checkpoint is there, start again with --resume; flags go before a subcommand."""
-    program = [sys.executable, "-m", "counterpoint", *words]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen([*program, *tail], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    """Start, kill -9 as soon as the checkpoint is there, go on here with --resume; flags go before a subcommand."""
+    process = process_of(_unheard, *words, *tail)
     deadline = time.monotonic() + 120
-    while not list(checkpoint.parent.glob(checkpoint.name)) and process.poll() is None and time.monotonic() < deadline:
+    while not list(checkpoint.parent.glob(checkpoint.name)) and process.is_alive() and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert process.poll() is None, "it ended before it could be killed"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    subprocess.run([*program, "--resume", *tail], env=environment, check=True, stdout=subprocess.DEVNULL)
+    assert process.is_alive(), "it ended before it could be killed"
+    process.kill()
+    process.join()
+    assert process.exitcode == -9
+    command(*words, "--resume", *tail)
+
+
+def _unheard(*words: str) -> None:
+    """Run a command that prints nothing."""
+    torch.set_num_threads(1)
+    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115  Open until the process ends.
+    command(*words)
