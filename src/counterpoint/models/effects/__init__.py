@@ -1,0 +1,1 @@
+"""Effects of doses estimated from a log for their own sake, apart from any model of the dynamics."""
