@@ -8,6 +8,10 @@ from counterpoint.models.dynamics.gaussian import GaussianDynamics as GaussianDy
 from counterpoint.models.dynamics.gaussian_process import GaussianProcess as GaussianProcess
 from counterpoint.models.dynamics.mixture import MixtureDynamics as MixtureDynamics
 from counterpoint.models.dynamics.outcome import Outcome as Outcome
+from counterpoint.models.effects.estimates import EffectEstimate as EffectEstimate
+from counterpoint.models.effects.estimates import EffectEstimates as EffectEstimates
+from counterpoint.models.effects.orthogonal import EffectSettings as EffectSettings
+from counterpoint.models.effects.orthogonal import estimate_effects as estimate_effects
 from counterpoint.models.groups import KMeansGroups as KMeansGroups
 from counterpoint.models.groups import MixtureGroups as MixtureGroups
 from counterpoint.models.scm.auto import AutoSCM as AutoSCM

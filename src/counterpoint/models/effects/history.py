@@ -1,5 +1,6 @@
 """A log as arrays for regressions on the history: rows in order, features of the past, doses, and outcomes ahead."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
 
@@ -42,25 +43,17 @@ class History:
     dose: Float[np.ndarray, "n p"]
     inputs: Float[np.ndarray, "n w"]
     """State with one-hot categories."""
-    numeric: int
-    """The first columns of `inputs` that are numbers."""
-    static: tuple[int, ...]
-    """Columns of the state that never change."""
 
     @classmethod
-    def of(cls, rows: Transitions, per: tuple[tuple[str, str], ...] = ()) -> "History":
-        """Sort the real rows that have a next state.
-
-        Args:
-            per: (action column, state column) pairs: the dose is divided by the column.
-        """
+    def of(cls, rows: Transitions) -> "History":
+        """Sort the real rows that have a next state; doses declared `per` a column are divided by it."""
         rows = rows.with_next()
         rows = rows[rows.in_order()]
         schema = rows.schema
         state = rows.state.double().cpu()
         place, ahead = _runs(rows)
         treatments, dose = _treatments(schema, rows.action.double().cpu().numpy())
-        scaled, dose = _scaled(schema, treatments, dose, state.numpy(), per)
+        scaled, dose = _scaled(schema, treatments, dose, state.numpy())
         return cls(
             subject=rows.subject.cpu().numpy(),
             place=place,
@@ -70,8 +63,6 @@ class History:
             treatments=scaled,
             dose=dose,
             inputs=spread_levels(state, schema.categories).numpy(),
-            numeric=len(schema.states) - len(schema.categories),
-            static=schema.static,
         )
 
     def __len__(self) -> int:
@@ -87,10 +78,14 @@ class History:
         later = _shifted(self.after[:, column], known, steps - 1)
         return np.where(known, later - self.state[:, column], 0.0)
 
-    def features(self, lags: int) -> Float[np.ndarray, "n f"]:
+    def features(self, lags: int, announced: Sequence[int] = ()) -> Float[np.ndarray, "n f"]:
         """State, its lags and those of the doses, and their means over the run so far: what a dose may depend on.
 
-        A lag before the run's start holds the first state and no dose, and an indicator column says so.
+        A lag before the run's start holds the first state and no dose, and an indicator column says so. First rows have
+        columns of their own for the state, because their doses cannot be explained by lags.
+
+        Args:
+            announced: exogenous state columns, whose next values are features too: no dose changes them.
         """
         columns = [self.inputs]
         deepest = int(self.place.max(initial=0))
@@ -99,7 +94,8 @@ class History:
             back = np.arange(len(self)) - np.minimum(lag, self.place)
             columns += [self.inputs[back], np.where(known[:, None], self.dose[back], 0.0), known[:, None].astype(float)]
         if lags and deepest:
-            columns.append(self._means_before())
+            columns += [self._means_before(), np.where(self.place[:, None] == 0, self.inputs, 0.0)]
+        columns.append(self.after[:, list(announced)])
         features = np.concatenate(columns, 1)
         return features[:, _distinct(features)]
 
@@ -186,9 +182,8 @@ def _scaled(
     treatments: tuple[Treatment, ...],
     dose: Float[np.ndarray, "n p"],
     state: Float[np.ndarray, "n s"],
-    per: tuple[tuple[str, str], ...],
 ) -> tuple[tuple[Treatment, ...], Float[np.ndarray, "n p"]]:
-    divisors = dict(per)
+    divisors = dict(schema.knowledge.per)
     scaled = tuple(Treatment(one.name, one.reference, divisors.get(one.name, "")) for one in treatments)
     columns = [
         dose[:, i] / state[:, schema.state_names.index(one.per)] if one.per else dose[:, i]

@@ -90,7 +90,7 @@ class CrossFit:
             max_leaf_nodes=LEAVES,
             learning_rate=STEP,
             max_bins=BINS,
-            early_stopping=False,
+            early_stopping=False,  # pyright: ignore[reportArgumentType]
             random_state=derive(self.seed, "trees") % 2**32,
         )
         trees.fit(self.features[place[learned]], rest[learned])
@@ -107,7 +107,10 @@ class _Ridge:
         self.fold, self.targets = fold, targets
         self.numbers = np.unique(fold)
         products = {
-            number: (self.x[fold == number].T @ self.x[fold == number], self.x[fold == number].T @ targets[fold == number])
+            number: (
+                self.x[fold == number].T @ self.x[fold == number],
+                self.x[fold == number].T @ targets[fold == number],
+            )
             for number in self.numbers
         }
         gram = sum(part[0] for part in products.values())

@@ -3,11 +3,12 @@
     H_{k,t} = y_{t+k} − y_t − Σ_{0<j<k} ψ_{k−j}·a_{t+j}                      the later doses' effects taken off
     Σ_t ã_t·( H_{k,t} − E[H_{k,t} | x_t] − ψ_k·ã_t ) = 0,     ã_t = a_t − E[a_t | x_t]
 
-x_t is the history: the state, lags of states and doses, and their means so far. ψ_k is the change of y after k steps
-for one more unit at t while the later doses stay as they were given (Robins 1994; Vansteelandt and Joffe 2014). The
-conditional means are regressions of held-out subjects, and the moment is orthogonal to their errors (Chernozhukov et
-al. 2018; Lewis and Syrgkanis 2021): it is right where either the dose or the outcome is modelled well. Standard errors
-are the jackknife over subjects of the stacked moments, so that ψ_k is as uncertain as the ψ that it builds on.
+x_t is the history: the state, lags of states and doses, their means so far, and the next values of exogenous columns.
+ψ_k is the change of y after k steps for one more unit at t while the later doses stay as they were given (Robins 1994;
+Vansteelandt and Joffe 2014). The conditional means of a subject come from regressions on other subjects, and the moment
+is orthogonal to their errors (Chernozhukov et al. 2018; Lewis and Syrgkanis 2021): it is right where either the dose or
+the outcome is modelled well. Standard errors are the jackknife over subjects of the stacked moments, so that the
+uncertainty of ψ_k includes that of the earlier ψ.
 
 What it assumes: the history holds every common cause of dose and outcome; the effect is linear in the dose and the
 same in all rows; rows whose record ends before t + k are like the others given their history. It gives averages.
@@ -61,19 +62,17 @@ def estimate_effects(
     steps: Sequence[int] = STEPS,
     seed: int = 0,
     settings: EffectSettings = EffectSettings(),
-    per: tuple[tuple[str, str], ...] = (),
 ) -> EffectEstimates:
     """Estimate the effects of all doses of a log.
 
     Args:
-        rows: the log; imagined rows and rows without a next state are left out.
+        rows: the log; imagined rows and rows without a next state are left out. A dose declared `per` a column is
+            estimated in units of dose / column.
         outcomes: state columns; by default all that change and are not categories.
         steps: how many steps after the dose; those longer than every episode are left out.
         seed: seed of the folds.
-        per: (action column, state column) pairs: a unit is one dose per unit of the column.
     """
-    moments = EffectMoments(rows, tuple(outcomes), seed, settings, per)
-    return moments.estimates(steps)
+    return EffectMoments(rows, tuple(outcomes), seed, settings).estimates(steps)
 
 
 class EffectMoments:
@@ -85,9 +84,8 @@ class EffectMoments:
         outcomes: tuple[str, ...] = (),
         seed: int = 0,
         settings: EffectSettings = EffectSettings(),
-        per: tuple[tuple[str, str], ...] = (),
     ) -> None:
-        self.history = History.of(rows, per)
+        self.history = History.of(rows)
         self.settings, self.names = settings, rows.state_names
         self.outcomes = tuple(outcomes) or _moving(rows, self.history)
         unknown = [name for name in self.outcomes if name not in self.names]
@@ -101,7 +99,8 @@ class EffectMoments:
             self.subjects > 1,
             "effects are estimated on some subjects and tested on others, and the log has one; give more subjects",
         )
-        features = self.history.features(settings.lags)
+        announced = [i for i in rows.schema.exogenous if self.names[i] not in self.outcomes]
+        features = self.history.features(settings.lags, announced)
         expanded = with_products(standardised(features), self._product_columns(features))
         fold = folds_by_subject(self.history.subject, settings.folds, seed)
         self.crossfit = CrossFit(features, expanded, fold, self.history.subject, settings.most_rows, seed)
@@ -303,5 +302,7 @@ def _moving(rows: Transitions, history: History) -> tuple[str, ...]:
     changes = history.after - history.state
     moving = [name for i, name in enumerate(schema.state_names) if i not in left_out and changes[:, i].std() > 0]
     if not moving:
-        raise CounterpointError("no numeric state column of the log changes, so there is no outcome; name other columns")
+        raise CounterpointError(
+            "no numeric state column of the log changes, so there is no outcome; name other columns"
+        )
     return tuple(moving)
