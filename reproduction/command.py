@@ -21,6 +21,9 @@ from reproduction.ablations import ablations, quick_ablations, quick_search_abla
 from reproduction.classic import Classic, quick_problems
 from reproduction.counterfactuals import Counterfactuals
 from reproduction.counterfactuals import quick as quick_counterfactuals
+from reproduction.effects import Effects
+from reproduction.effects import estimators as effect_estimators
+from reproduction.effects import quick as quick_effects
 from reproduction.evaluation import EvaluationBenchmark
 from reproduction.evaluation import quick as quick_evaluation
 from reproduction.executors import Auto, Executor, InProcess, Joblib, Ray, Report
@@ -41,12 +44,14 @@ from reproduction.tumour import quick as quick_tumour
 
 Part = Literal[
     "sd", "hd", "hd-nonrandom", "search-ablations", "sepsis", "classic", "sd-nonrandom", "counterfactuals", "ablations",
-    "sd-nonrandom-20", "tumour", "groups", "evaluation",
+    "sd-nonrandom-20", "tumour", "groups", "evaluation", "effects",
 ]  # fmt: skip
 PARTS: tuple[Part, ...] = get_args(Part)
 """In the order of the work: parts with long cells first, so that no process is left alone with one at the end."""
-SEEDS = {"classic": 10, "sepsis": 10, "counterfactuals": 5, "tumour": 5, "groups": 10}
+SEEDS = {"classic": 10, "sepsis": 10, "counterfactuals": 5, "tumour": 5, "groups": 10, "effects": 5}
 """Data sets and training seeds of a part; 20 of any other."""
+WITH_WORLDS = ("effects",)
+"""Parts that have --worlds."""
 QUICK_SEEDS, QUICK_PATIENTS = 2, 300
 """With --quick: seeds, and synthetic patients."""
 ONE_SEED = ("counterfactuals", "tumour", "groups")
@@ -55,7 +60,7 @@ SECONDS = {
     "sd": (360, 5770), "hd": (83, 1944), "hd-nonrandom": (62, 1221), "search-ablations": (325, 1008),
     "sepsis": (226, 2888), "classic": (13, 437), "sd-nonrandom": (187, 2380), "counterfactuals": (22, 3225),
     "ablations": (164, 735), "sd-nonrandom-20": (93, 394), "tumour": (29, 1894), "groups": (9, 655),
-    "evaluation": (24, 1052),
+    "evaluation": (24, 1052), "effects": (20, 1500),
 }  # fmt: skip
 """Seconds of a part, measured: with --quick on one core, and in full in one process on a H200 shared with others."""
 CPU_SAVES, GPU_SAVES = 5.0, 60.0
@@ -78,7 +83,7 @@ class Reproduce:
     random actions), ablations of CTRL_g and search-ablations of the search in its SCM, classic (the search in
     Gymnasium's environments), sepsis (Figure 3), counterfactuals (every SCM against known truth), tumour (forecasts of
     tumours under treatment), groups (subjects' gravities recovered), evaluation (off-policy estimates against known
-    returns); or all of them."""
+    returns), effects (counterfactuals in confounded logs); or all of them."""
     out: Path = Path("results")
     """Folder for <experiment>.csv, .md, .png and .settings.json; cells and checkpoints lie in <experiment>/."""
     quick: bool = False
@@ -87,6 +92,8 @@ class Reproduce:
     """Data sets and training seeds; the experiment's own number where none is given."""
     methods: tuple[str, ...] = ()
     """Some of the methods; all where none is named."""
+    worlds: tuple[str, ...] = ()
+    """Of effects: some of the tasks; all where none is named."""
     device: str = "auto"
     """cpu, cuda or auto."""
     plan: bool = False
@@ -128,6 +135,8 @@ class Reproduce:
         """The experiments that the options describe, by part."""
         if self.experiment != "sepsis" and (self.cohort, self.patients, self.raw) != ("synthetic", None, None):
             raise CounterpointError(f"{self.experiment} has neither --cohort nor --patients nor --raw; leave them out")
+        if self.experiment not in WITH_WORLDS and self.worlds:
+            raise CounterpointError(f"{self.experiment} has no --worlds; leave it out")
         if self.experiment != "all":
             return {self.experiment: self.part(self.experiment)}
         require(not self.methods and self.seeds is None, "all has neither --methods nor --seeds; run one part alone")
@@ -174,6 +183,10 @@ class Reproduce:
             case "evaluation":
                 base = quick_evaluation() if self.quick else EvaluationBenchmark()
                 return base if self.seeds is None else replace(base, repetitions=dict.fromkeys(base.repetitions, seeds))
+            case "effects":
+                base = quick_effects() if self.quick else Effects()
+                some = choose(effect_estimators(), self.methods) if self.methods else base.estimators
+                return replace(base, seeds=seeds, estimators=some, tasks=self.worlds or base.tasks)
 
     def _seeds(self, name: Part) -> int:
         usual = SEEDS.get(name, 20)

@@ -27,6 +27,8 @@ from reproduction.arms import CTRL_G
 from reproduction.classic import Classic, Problem
 from reproduction.command import PARTS, SECONDS, Part, Reproduce, main
 from reproduction.counterfactuals import Counterfactuals
+from reproduction.effect_estimators import estimators as effect_estimators
+from reproduction.effects import Effects
 from reproduction.estimators import quick_estimators
 from reproduction.evaluation import EvaluationBenchmark
 from reproduction.executors import Auto, Executor, InProcess, Joblib, Ray
@@ -68,6 +70,7 @@ def tiny_parts() -> dict[Part, Experiment]:
         "tumour": TumourBenchmark((40,), (4.0,), (10,), test=3),
         "groups": GroupAccuracy((1,), 8, 1, model=one),
         "evaluation": EvaluationBenchmark({"tiny": 1}, ope=ope),
+        "effects": Effects(("a",), ("weak",), 1, estimators={"line": effect_estimators()["line"]}),
     }
     return {part: replace(experiment, name=f"{part}-quick") for part, experiment in parts.items()}  # pyright: ignore
 

@@ -101,6 +101,8 @@ class World(ABC):
     """Whether a subject can be left without treatment."""
     marker: ClassVar[str]
     """The observed column that the treatment is for; "" where there is none."""
+    noise_size: ClassVar[float] = 0.0
+    """Standard deviation of one step's noise in that column."""
     steps: int
     """Steps of an episode."""
 

@@ -46,6 +46,7 @@ class Infusion(World):
     )  # fmt: skip
     action: ClassVar[tuple[str, ...]] = ("dose",)
     marker: ClassVar[str] = "marker"
+    noise_size: ClassVar[float] = SENSOR
 
     def begin(self, subjects: int, random: np.random.Generator) -> Hidden:
         def about(mean: float, spread: float) -> Numbers:

@@ -51,6 +51,7 @@ class Pharmacokinetic(World):
     state: ClassVar[tuple[str, ...]] = ("marker", "slope", "feed", "feed_recent", "on_board", "weight", "hour")
     action: ClassVar[tuple[str, ...]] = ("dose",)
     marker: ClassVar[str] = "marker"
+    noise_size: ClassVar[float] = SENSOR
 
     @property
     def steps(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
