@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from counterpoint.cli.console import say
 from counterpoint.cli.mirror import value
 from counterpoint.core.errors import CounterpointError, require
+from counterpoint.data.role_words import bounds_of, cycle_of, duration_of, scale_of, sign_of
 
 if TYPE_CHECKING:
     from counterpoint.data.doses import Bins
@@ -31,7 +32,8 @@ class Columns:
     action: tuple[str, ...] = ()
     """Column (or columns) of the action."""
     reward: str = ""
-    """Column of the reward."""
+    """Column of the reward, or an expression of columns: "0 - (marker - 100)**2 / 100 - 0.1*dose". A name is a state
+    or action column, or an outcome; "next NAME" is a state column's value in the next row."""
     done: tuple[str, ...] = ()
     """Column that is true where an episode ends with an outcome; several columns, such as died discharged,
     are different outcomes."""
@@ -84,6 +86,20 @@ class Columns:
     """State and action columns that change sign, or side, together in a mirror symmetry of the dynamics."""
     computed: tuple[str, ...] = ()
     """State columns that follow from the others of the same moment: scores, ratios, sums."""
+    exogenous: tuple[str, ...] = ()
+    """State columns that no action changes: an announced meal, the ward's census."""
+    cyclic: tuple[str, ...] = ()
+    """Periods of state columns that begin again, as hour=24; each becomes its cosine and sine."""
+    recursion: tuple[str, ...] = ()
+    """State columns that follow a linear recursion of their own value, the actions and the exogenous columns."""
+    on_board: tuple[str, ...] = ()
+    """Half-lives of doses, or of state columns, as heparin:6h; each adds the state column heparin_on_board."""
+    running_sum: tuple[str, ...] = ()
+    """Windows of doses, or of state columns, as heparin:6h; each adds the state column heparin_sum."""
+    sign: tuple[str, ...] = ()
+    """Signs of effects, as heparin:ptt=+ where more heparin never lowers ptt, and - where it never raises it."""
+    per: tuple[str, ...] = ()
+    """Scales of doses, as dose:weight: effects act through dose / weight, which is constant within subjects."""
     reward_range: str = ""
     """Smallest and largest reward that a row can have, as -100:0. Estimates of returns are limited to
     what it allows; without it, to what the logged rewards allow."""
@@ -107,15 +123,30 @@ class Columns:
         return rows
 
     def _declared(self, rows: "Transitions") -> "Transitions":
-        """Return rows that counterpoint wrote with the declared range of rewards."""
+        """Return rows that counterpoint wrote with the declared range of rewards and roles of columns."""
         from counterpoint.data.returns import check_rewards
 
-        declared = _reward_range(self.reward_range)
-        if declared is None:
+        for name in ("cyclic", "recursion", "on_board", "running_sum"):
+            require(
+                not getattr(self, name),
+                f"--{name.replace('_', '-')} makes columns while a table is read, and this one was written by"
+                " counterpoint; declare it with the original table",
+            )
+        stated, known = self._knowledge(), rows.schema.knowledge
+        if stated.reward_range is not None:
+            check_rewards(rows.reward, stated.reward_range)
+        known = replace(
+            known,
+            reward_range=stated.reward_range or known.reward_range,
+            exogenous=tuple(dict.fromkeys((*known.exogenous, *stated.exogenous))),
+            signs=tuple(dict.fromkeys((*known.signs, *stated.signs))),
+            per=tuple(dict.fromkeys((*known.per, *stated.per))),
+        )
+        if known == rows.schema.knowledge:
             return rows
-        check_rewards(rows.reward, declared)
-        knowledge = replace(rows.schema.knowledge, reward_range=declared)
-        return replace(rows, schema=replace(rows.schema, knowledge=knowledge))
+        schema = replace(rows.schema, knowledge=known)
+        schema.check_rows(rows.state, rows.action, rows.next_state)
+        return replace(rows, schema=schema)
 
     def layout(self) -> "Layout":
         """Return the same choices as a `Layout`."""
@@ -125,35 +156,44 @@ class Columns:
             name: getattr(self, name)
             for name in ("subject", "time", "state", "action", "reward", "done", "outcome", "truncated", "episode",
                          "next_state", "last", "step", "gaps", "numeric", "missing", "carry_forward", "masks", "labels",
-                         "encoding", "lags", "dates", "zone")
+                         "encoding", "lags", "dates", "zone", "recursion")
         }  # fmt: skip
         categories = tuple(
             (name, tuple(levels.split(",")) if levels else ()) for name, levels in _pairs(self.categorical)
         )
         units, bins = tuple(_pairs(self.units)), tuple(map(_bins, self.bins))
-        return Layout(**plain, categorical=categories, units=units, bins=bins, knowledge=self._knowledge())
+        return Layout(
+            **plain,
+            categorical=categories,
+            units=units,
+            bins=bins,
+            knowledge=self._knowledge(),
+            cyclic=tuple(map(cycle_of, self.cyclic)),
+            on_board=tuple(duration_of("on-board", word) for word in self.on_board),
+            running_sum=tuple(duration_of("running-sum", word) for word in self.running_sum),
+        )
 
     def _knowledge(self) -> "Knowledge":
         from counterpoint.data.knowledge import Knowledge
 
         circles = tuple(_circle(word) for word in self.circles)
-        bounds, rewards = tuple(map(_bounds, self.bounds)), _reward_range(self.reward_range)
-        return Knowledge(bounds, self.whole, circles, self.mirror, computed=self.computed, reward_range=rewards)
+        bounds, rewards = tuple(map(bounds_of, self.bounds)), _reward_range(self.reward_range)
+        return Knowledge(
+            bounds,
+            self.whole,
+            circles,
+            self.mirror,
+            computed=self.computed,
+            reward_range=rewards,
+            exogenous=self.exogenous,
+            signs=tuple(map(sign_of, self.sign)),
+            per=tuple(map(scale_of, self.per)),
+        )
 
 
 def _pairs(words: tuple[str, ...]) -> list[tuple[str, str]]:
     """Split every NAME=rest; the rest is empty where there is no equals sign."""
     return [(name, rest) for name, _, rest in (word.partition("=") for word in words)]
-
-
-def _bounds(word: str) -> tuple[str, float, float]:
-    column, _, rest = word.rpartition("=")
-    try:
-        low, high = map(float, rest.split(","))
-    except ValueError:
-        raise CounterpointError(f"--bounds {word} is not understood; give COLUMN=LOWEST,HIGHEST") from None
-    require(column != "", f"--bounds {word} names no column; write COLUMN={rest}")
-    return column, low, high
 
 
 def _reward_range(word: str) -> tuple[float, float] | None:

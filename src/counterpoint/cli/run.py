@@ -100,6 +100,8 @@ def _flags(section: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield from _flags(value, f"{name}.")
         elif isinstance(value, bool):
             yield f"--{name}" if value else f"--{_negated(name)}"
+        elif name == "reward":
+            yield f"--{name}={value}"  # An expression may begin with a minus, and is no flag.
         else:
             yield f"--{name}"
             yield from map(str, value if isinstance(value, list) else [value])

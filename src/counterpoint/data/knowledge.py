@@ -10,6 +10,7 @@ from torch import Tensor
 
 from counterpoint.core.errors import require
 from counterpoint.core.settings import Finite, check_settings
+from counterpoint.data.reward_expression import NEXT, parse_reward
 from counterpoint.data.spaces import ActionSpace, constant
 
 ON_CIRCLE = 1e-2
@@ -18,8 +19,6 @@ ROUNDED = 1e-4
 """Relative tolerance for other logged numbers."""
 ROUNDED_CHANGE = 0.05
 """Tolerance for logged values of a recursion, in standard deviations of the column's change."""
-NEXT = "next "
-"""Prefix of a source that is the next value of an exogenous column."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +68,9 @@ class Knowledge:
     per: tuple[tuple[str, str], ...] = ()
     """(action column, state column): effects of the action act through action / column; the column is static and
     positive, as a weight."""
+    reward: str = ""
+    """The reward as an expression of state and action columns, their next values and outcomes (`reward_expression.py`);
+    empty where it is learned from the logged rewards."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -76,6 +78,8 @@ class Knowledge:
             require(low < high, f"the bounds of '{name}' are {low} and {high}; give the lower one first")
         if self.reward_range is not None:
             check_range(self.reward_range)
+        if self.reward:
+            parse_reward(self.reward)
         for action, column, sign in self.signs:
             require(sign in (1, -1), f"the sign of '{action}' on '{column}' is {sign}; give +1 or -1")
 

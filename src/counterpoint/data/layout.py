@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from counterpoint.core.errors import require
-from counterpoint.core.settings import Count, Weight, check_settings
+from counterpoint.core.settings import Amount, Count, Weight, check_settings
 from counterpoint.data.doses import Bins
 from counterpoint.data.knowledge import Knowledge
 from counterpoint.data.schema import quoted
@@ -52,6 +52,10 @@ class Layout:
     lags: Count = 0
     dates: DateOrder | None = None
     zone: str = ""
+    cyclic: tuple[tuple[str, Amount], ...] = ()
+    recursion: tuple[str, ...] = ()
+    on_board: tuple[tuple[str, str], ...] = ()
+    running_sum: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -90,11 +94,35 @@ class Layout:
             not contradictory,
             f"column '{''.join(contradictory[:1])}' is declared both categorical and numeric; choose one",
         )
+        self._check_made_columns(categorical)
         for bins in self.bins:
             require(
                 not bins.column or bins.column in self.action,
                 f"bins are given for '{bins.column}', which is not an action column; name one of action=[…]",
             )
+
+    def _check_made_columns(self, categorical: list[str]) -> None:
+        """Refuse cyclic columns with another role, columns made twice, and sums whose lags would be there twice."""
+        cyclic = [name for name, _ in self.cyclic]
+        self._check_names("cyclic", cyclic, {*self.state})
+        self._check_names("recursion", self.recursion, {*self.state})
+        known = self.knowledge
+        others = {*categorical, *self.masks, *self.recursion, *known.held, *known.computed, *known.mirror}
+        both = [name for name in cyclic if name in others]
+        require(
+            not both,
+            f"column '{(both or [''])[0]}' is cyclic and becomes its cosine and sine; leave its other declarations out",
+        )
+        for setting, pairs in (("cyclic", self.cyclic), ("on_board", self.on_board), ("running_sum", self.running_sum)):
+            names = [name for name, _ in pairs]
+            twice = [name for name in names if names.count(name) > 1]
+            require(not twice, f"{setting} names '{(twice or [''])[0]}' twice; name it once")
+        lagged = [name for name, _ in self.running_sum if name in self.action and self.lags]
+        require(
+            not lagged,
+            f"the running sum of '{(lagged or [''])[0]}' keeps its earlier doses, as lags={self.lags} does; leave one"
+            " of them out",
+        )
 
     def _check_names(self, setting: str, names: list[str] | tuple[str, ...], allowed: set[str]) -> None:
         for name in names:

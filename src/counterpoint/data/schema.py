@@ -9,7 +9,8 @@ from torch import Tensor
 from counterpoint.core.errors import CounterpointError, require
 from counterpoint.core.settings import check_settings
 from counterpoint.data.doses import ActionColumn
-from counterpoint.data.knowledge import NEXT, ROUNDED, ROUNDED_CHANGE, Knowledge, mirrored_actions
+from counterpoint.data.knowledge import ROUNDED, ROUNDED_CHANGE, Knowledge, mirrored_actions
+from counterpoint.data.reward_expression import NEXT, parse_reward
 from counterpoint.data.spaces import ActionSpace, Box, Discrete, describe, same_space
 
 
@@ -77,7 +78,9 @@ class Schema:
         sources = {source.removeprefix(NEXT) for recursion in known.recursions for source, _ in recursion.weights}
         scales = [column for _, column in known.per]
         signed = [column for _, column, _ in known.signs]
+        paid = parse_reward(known.reward).columns if known.reward else ()
         declared = {*known.held, *known.mirror, *known.recursion_columns, *sources, *scales, *signed}
+        declared |= {name.removeprefix(NEXT) for name in paid}
         coded = [column.name for column in self.states if column.levels and column.name in declared]
         require(
             not coded, f"'{(coded or [''])[0]}' is a category, and only of numbers can more be declared; leave it out"

@@ -113,6 +113,10 @@ class CheckedColumns:
     def __len__(self) -> int:
         return len(self.frame)
 
+    def check(self, name: str) -> None:
+        """Refuse a column that is not there, or there twice."""
+        _check_column(name, list(self.frame.columns))
+
     def arrow(self, name: str) -> "pa.Array":
         """Return the column as one Arrow array; a mixture of types is refused."""
         import pyarrow as pa

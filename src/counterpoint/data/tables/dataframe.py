@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from counterpoint.core.errors import CounterpointError, CounterpointWarning
 from counterpoint.core.settings import checked
@@ -45,6 +46,13 @@ def from_dataframe(
     dates: DateOrder | None = None,
     zone: str = "",
     knowledge: Knowledge = Knowledge(),
+    exogenous: Names | None = None,
+    cyclic: Mapping[str, float] | None = None,
+    recursion: Names | None = None,
+    on_board: Mapping[str, str | float] | None = None,
+    running_sum: Mapping[str, str | float] | None = None,
+    sign: Mapping[tuple[str, str], int] | None = None,
+    per: Mapping[str, str] | None = None,
     held_out: float = 0.0,
     seed: int = 0,
     like: Transitions | None = None,
@@ -61,7 +69,11 @@ def from_dataframe(
         time: Column that orders a subject's rows: numbers or dates.
         state: Columns of the state.
         action: Column or columns of the action.
-        reward: Column of the reward.
+        reward: Column of the reward; or, where the table has no such column, an expression of state and action
+            columns, of their values in the next row, and of outcomes (1 in the row that ends with one):
+            `"-(marker - 100)**2 / 100 - 0.1*dose"`, `"-abs(next marker - 100) - 50*died"`. It is computed exactly in
+            every imagined row, and no reward is learned. Allowed are numbers, + - * / **, comparisons, abs, min, max,
+            log, exp, sqrt and where(condition, a, b); names with blanks stand between backticks.
         done: Column or columns that are true where an episode ends with an outcome (terminated), as
             `["died", "discharged"]`. Every outcome gets its own probability and reward. Rows that follow start a new
             episode.
@@ -99,6 +111,23 @@ def from_dataframe(
         zone: Zone of times that name none, where others do.
         knowledge: Declared facts about columns, such as bounds: rows that violate them are refused, and imagined rows
             satisfy them.
+        exogenous: State columns that no action changes (an announced meal, the ward's census). Models predict them
+            from their own past, clocks and static columns; counterfactuals leave them as they were.
+        cyclic: Periods of state columns that begin again, as `{"hour": 24}`. Such a column becomes its cosine and its
+            sine; where it advances by the same amount every step, both are computed in imagined rows, else learned.
+        recursion: State columns that follow a linear recursion of their own value, the actions, the exogenous columns
+            (of this row and the next) and a constant. Its weights are learned from the training subjects' rows, and a
+            column that follows none is refused.
+        on_board: Half-lives of doses, or of state columns, as `{"heparin": "6h"}` (a number in the unit of a time
+            column of numbers). Each adds the state column heparin_on_board with
+            b' = 0.5^(step / half-life)·(b + heparin), which is 0 at the start of a record.
+        running_sum: Windows of doses, or of state columns, as `{"heparin": "6h"}`: whole steps, at most 24. Each adds
+            the state column heparin_sum, the sum over the rows of the window before the row, and the earlier values
+            that it needs, heparin_1_ago and so on.
+        sign: Signs of effects, as `{("heparin", "ptt"): 1}`: more of the dose never lowers (1) or never raises (-1) the
+            state column.
+        per: Scales of doses, as `{"heparin": "weight"}`: effects act through heparin / weight. The scale is a positive
+            state column that is constant within subjects.
         held_out: Share of the subjects that fills, cuts and levels are learned without, as `rows.split` holds out.
         seed: Seed that chooses these subjects.
         like: Transitions of another table, by whose layout and schema this table is read; no other argument is needed.
@@ -135,12 +164,34 @@ def from_dataframe(
             encoding=encoding,
             dates=dates,
             zone=zone,
-            knowledge=knowledge,
+            knowledge=_with_roles(knowledge, _names(exogenous), sign, per),
+            cyclic=tuple((name, float(period)) for name, period in (cyclic or {}).items()),
+            recursion=_names(recursion),
+            on_board=_durations(on_board),
+            running_sum=_durations(running_sum),
         )
     rows, notes = read_table(table, layout, held_out, seed, None if like is None else like.schema)
     for note in notes:
         warnings.warn(note, CounterpointWarning, stacklevel=2)
     return rows
+
+
+def _with_roles(
+    known: Knowledge,
+    exogenous: tuple[str, ...],
+    sign: Mapping[tuple[str, str], int] | None,
+    per: Mapping[str, str] | None,
+) -> Knowledge:
+    return replace(
+        known,
+        exogenous=tuple(dict.fromkeys((*known.exogenous, *exogenous))),
+        signs=(*known.signs, *((action, column, value) for (action, column), value in (sign or {}).items())),
+        per=(*known.per, *(per or {}).items()),
+    )
+
+
+def _durations(durations: Mapping[str, str | float] | None) -> tuple[tuple[str, str], ...]:
+    return tuple((name, str(duration)) for name, duration in (durations or {}).items())
 
 
 def _names(columns: Names | None) -> tuple[str, ...]:

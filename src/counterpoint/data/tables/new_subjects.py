@@ -28,6 +28,7 @@ from counterpoint.data.tables.clock import (
 from counterpoint.data.tables.columns import CheckedColumns, Table, open_table
 from counterpoint.data.tables.dates import Times
 from counterpoint.data.tables.episodes import GAPS, Records, read_times
+from counterpoint.data.tables.made_columns import table_columns, without_made
 from counterpoint.data.tables.missing import carry, filled
 from counterpoint.data.tables.reading import read_record
 from counterpoint.data.tables.spelling import refuse_alike, refuse_totals
@@ -73,7 +74,9 @@ def read_patients(table: Table, schema: Schema, layout: Layout | None = None) ->
         return CurrentStates(names, states, [[] for _ in names], [0] * len(names), [])
     columns = _open(table, schema, layout)
     now = _current(columns, schema, layout)
-    return _with_lags(now, read_record(columns, layout, schema).rows, schema, layout) if layout.lags else now
+    if not _has_history(layout):
+        return now
+    return _with_history(now, read_record(columns, layout, schema).rows)
 
 
 def read_history(table: Table, schema: Schema, layout: Layout | None = None) -> History:
@@ -84,25 +87,26 @@ def read_history(table: Table, schema: Schema, layout: Layout | None = None) -> 
     now = _current(columns, schema, layout)
     record, notes = read_record(columns, layout, schema)
     _check_one_subject(record)
-    now = _with_lags(now, record, schema, layout) if layout.lags else now
+    now = _with_history(now, record) if _has_history(layout) else now
     return History(now, record.with_next(), list(dict.fromkeys([*now.notes, *notes])))
 
 
 def _open(table: Table, schema: Schema, layout: Layout, more: tuple[str, ...] = ()) -> CheckedColumns:
-    names = [column.name for column in without_lags(schema, layout.lags).states if not column.mask_of]
-    if more or layout.lags:
+    names = list(layout.state)
+    if more or _has_history(layout):
         names = [layout.subject, layout.time, layout.episode, *names, *layout.action]
     return open_table(table, names, (layout.subject, layout.episode), layout.encoding)
 
 
 def _current(columns: CheckedColumns, schema: Schema, layout: Layout) -> CurrentStates:
-    """Return the states of the last rows, without lagged actions."""
-    states = without_lags(schema, layout.lags).states
+    """Return the states of the last rows, without the columns that are made of earlier rows."""
+    states = without_made(without_lags(schema, layout.lags).states, layout)
     measured = [column for column in states if not column.mask_of]
     names = [column.name for column in measured]
     sorted_rows = _sorted_rows(columns, layout)
     order, subject = sorted_rows.order, sorted_rows.subject
-    values = np.column_stack([encoded(columns, column) for column in measured])[order]
+    cells = zip(measured, table_columns(layout), strict=True)
+    values = np.column_stack([encoded(columns, column, place) for column, place in cells])[order]
     missing = np.isnan(values)
     constant = [column.static for column in measured]
     whole = filled(measured, carry(values, subject, sorted_rows.elapsed, layout, constant), order)
@@ -113,11 +117,15 @@ def _current(columns: CheckedColumns, schema: Schema, layout: Layout) -> Current
     return CurrentStates(sorted_rows.names, torch.from_numpy(state), fills, sorted_rows.gaps, sorted_rows.notes)
 
 
-def _with_lags(now: CurrentStates, record: Transitions, schema: Schema, layout: Layout) -> CurrentStates:
-    """Append the earlier actions that the last row of every subject's record has."""
+def _has_history(layout: Layout) -> bool:
+    """Whether some state columns are made of earlier rows: lags, doses on board, running sums."""
+    return bool(layout.lags or layout.on_board or layout.running_sum)
+
+
+def _with_history(now: CurrentStates, record: Transitions) -> CurrentStates:
+    """Append the columns that the last row of every subject's record has of earlier rows."""
     last = torch.cat([record.subject.diff() != 0, torch.ones(1, dtype=torch.bool)])
-    lagged = record.state[last, -layout.lags * schema.actions.width :]
-    return replace(now, state=torch.cat([now.state, lagged], 1))
+    return replace(now, state=torch.cat([now.state, record.state[last, now.state.shape[1] :]], 1))
 
 
 def _stored_history(table: Table, schema: Schema) -> History:

@@ -11,14 +11,25 @@ import numpy as np
 import torch
 
 from counterpoint.core.errors import require
+from counterpoint.data.knowledge import Knowledge
 from counterpoint.data.lags import with_lags, without_lags
 from counterpoint.data.layout import Layout
 from counterpoint.data.returns import check_rewards
+from counterpoint.data.reward_expression import is_expression, parse_reward
 from counterpoint.data.schema import Column, Schema, quoted
 from counterpoint.data.spaces import Box, Discrete
 from counterpoint.data.tables.action_columns import read_actions
 from counterpoint.data.tables.columns import CheckedColumns, Table, check_missing, open_table
 from counterpoint.data.tables.episodes import EpisodeRows, cut_episodes
+from counterpoint.data.tables.made_columns import (
+    Rows,
+    declared_knowledge,
+    made_notes,
+    make_columns,
+    next_made,
+    table_columns,
+    without_made,
+)
 from counterpoint.data.tables.missing import carry, constant_within_subjects, filled, learn_fills
 from counterpoint.data.tables.odd_values import odd_rewards, odd_values
 from counterpoint.data.tables.record_checks import duplicated_records, leaking_columns, shifted_records
@@ -48,15 +59,25 @@ def read_table(
         seed: Seed that chooses these subjects.
         like: Schema of a table read before; its levels, fills, cuts and actions are used again.
     """
-    roles = [layout.subject, layout.time, layout.episode, *layout.state, *layout.action, layout.reward]
+    roles = [layout.subject, layout.time, layout.episode, *layout.state, *layout.action]
     names = [*roles, *layout.next_state, *layout.done, layout.truncated]
     columns = open_table(table, names, (layout.subject, layout.episode), layout.encoding)
+    layout = _with_reward(layout, columns)
     episodes = cut_episodes(columns, layout)
     loaded = _transitions(columns, layout, episodes, episodes.needed(), (held_out, seed), like)
     declared = loaded.rows.schema.knowledge.reward_range
     if declared is not None:
         check_rewards(loaded.rows.reward, declared, layout.reward)
     return loaded
+
+
+def _with_reward(layout: Layout, columns: CheckedColumns) -> Layout:
+    """Return the layout with the reward as knowledge, where it is an expression and no column of the table."""
+    if layout.reward in columns.frame.columns or not is_expression(layout.reward):
+        columns.check(layout.reward)
+        return layout
+    parse_reward(layout.reward)
+    return replace(layout, knowledge=replace(layout.knowledge, reward=layout.reward))
 
 
 def read_record(columns: CheckedColumns, layout: Layout, like: Schema) -> Loaded:
@@ -108,27 +129,49 @@ def _transitions(
     values, states, fills_learned = _states(columns, layout, episodes, training, like)
     following = _next_states(columns, layout, episodes, values, states)
     action = read_actions(columns, layout, needed, training, like)
-    reward = columns.numbers(layout.reward, needed)
-    _check_lost_rewards(reward[episodes.order], episodes, layout.reward)
+    features = action.features.numpy()
+    table_states, table_values = states, values
+    made = make_columns(columns, layout, episodes, (states, values), (action.names, features), needed)
+    if made.columns:
+        after = (
+            shifted(made.values, episodes)
+            if layout.shifts
+            else next_made(made, (states, values), following, (action.names, features[episodes.order]))
+        )
+        values, following = np.column_stack([values, made.values]), np.column_stack([following, after])
+        states = [*states, *made.columns]
     schema = like
     if schema is None:
-        learned = fills_learned or any(column.cuts for column in action.columns)
+        learned = fills_learned or any(column.cuts for column in action.columns) or bool(layout.recursion)
+        states = _with_static(states, values, following, episodes.keep)
+        rows = Rows(
+            names=tuple(column.name for column in states),
+            actions=action.names,
+            state=values[episodes.keep],
+            action=features[episodes.rows],
+            after=following[episodes.keep],
+            training=training[episodes.rows],
+        )
+        static = [column.name for column in states if column.static]
         schema = Schema(
-            states=tuple(_with_static(states, values, following, episodes.keep)),
+            states=tuple(states),
             actions=action.space,
             action_names=action.names,
             doses=action.columns,
             action_units=tuple((name, unit) for name, unit in layout.units if name in layout.action),
             learned_with=split if learned else None,
-            knowledge=layout.knowledge,
+            knowledge=declared_knowledge(layout, made, rows, static),
         )
         layout = replace(layout, step=episodes.step_text, dates=episodes.dates)
     provenance = episodes.provenance()
+    state, next_state = _single(values[episodes.keep]), _single(following[episodes.keep])
+    taken = action.features[torch.from_numpy(episodes.rows)]
+    reward = _rewards(columns, layout, episodes, needed, schema, (state, taken, next_state))
     rows = Transitions.logged(
-        state=_single(values[episodes.keep]),
-        action=action.features[torch.from_numpy(episodes.rows)],
+        state=state,
+        action=taken,
         reward=_single(reward[episodes.rows]),
-        next_state=_single(following[episodes.keep]),
+        next_state=next_state,
         schema=schema,
         subject_names=episodes.subjects()[1],
         outcome_names=episodes.outcome_names,
@@ -144,16 +187,74 @@ def _transitions(
     notes = [
         *episodes.notes,
         *_precision_notes(states, values),
-        *_precision_note(layout.reward, reward[needed]),
+        *_precision_note(layout.reward, reward[needed & ~np.isnan(reward)]),
         *_continuous_note(rows),
         *_held_out_doses_note(rows, torch.from_numpy(~training[episodes.rows])),
     ]
     if like is None:
-        notes += _misspelling_notes(states, values, layout)
-        notes += _odd_number_notes(columns, layout, episodes, states, values, reward)
+        notes += _misspelling_notes(table_states, table_values, layout)
+        notes += _odd_number_notes(columns, layout, episodes, table_states, table_values, reward)
         notes += [note for column in action.columns for note in column.wide()]
-        notes += [*shifted_records(rows), *leaking_columns(rows).values(), *duplicated_records(rows)]
+        notes += made_notes(layout, schema)
+        learned_rows = _without_computed(rows)
+        if learned_rows.state_size:
+            notes += [*shifted_records(learned_rows), *leaking_columns(learned_rows).values()]
+            notes += duplicated_records(learned_rows)
     return Loaded(with_lags(rows, layout.lags) if layout.lags else rows, notes)
+
+
+def _without_computed(rows: Transitions) -> Transitions:
+    """Return the rows without what is computed from actions and earlier states: it only looks like a slip of a row."""
+    known = rows.schema.knowledge
+    computed = {*known.recursion_columns, *known.carried_columns}
+    kept = [i for i, name in enumerate(rows.state_names) if name not in computed]
+    if len(kept) == rows.state_size and not known.reward:
+        return rows
+    states = tuple(rows.schema.states[i] for i in kept)
+    return replace(
+        rows,
+        state=rows.state[:, kept],
+        next_state=rows.next_state[:, kept],
+        reward=torch.zeros_like(rows.reward) if known.reward else rows.reward,
+        schema=replace(rows.schema, states=states, knowledge=Knowledge()),
+    )
+
+
+def _rewards(
+    columns: CheckedColumns,
+    layout: Layout,
+    episodes: EpisodeRows,
+    needed: np.ndarray,
+    schema: Schema,
+    steps: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+) -> np.ndarray:
+    """Return the rewards in the table's own order: those of its column, or computed from the kept rows' steps."""
+    if layout.reward in columns.frame.columns:
+        reward = columns.numbers(layout.reward, needed)
+        _check_lost_rewards(reward[episodes.order], episodes, layout.reward)
+        return reward
+    state, action, next_state = steps
+    expression = parse_reward(layout.reward)
+    expression.check_names(schema.state_names, schema.action_names, episodes.outcome_names)
+    open_ended = int(next_state.isnan().any(1).sum())
+    require(
+        not (expression.reads_next and open_ended),
+        f"the reward reads next values, and {open_ended} rows that end an episode have none; write it of current"
+        " values, or pass last='drop'",
+    )
+    outcome = torch.from_numpy(episodes.outcome[episodes.keep])
+    which = torch.nn.functional.one_hot(outcome + 1, len(episodes.outcome_names) + 1)[:, 1:].to(state)
+    names = schema.state_names, schema.action_names, episodes.outcome_names
+    computed = expression.evaluate(names, state, action, next_state, which)
+    wrong = int((~computed.isfinite()).sum())
+    require(
+        not wrong,
+        f"the reward '{layout.reward}' is not a finite number in {wrong} rows; keep logarithms, roots and divisors"
+        " above 0, for instance with max(…)",
+    )
+    reward = np.full(len(columns), np.nan)
+    reward[episodes.rows] = computed.numpy()
+    return reward
 
 
 def _training_rows(episodes: EpisodeRows, held_out: float, seed: int) -> np.ndarray:
@@ -170,7 +271,8 @@ def _states(
 ) -> tuple[np.ndarray, list[Column], bool]:
     """Return the sorted states without missing values, their columns, and whether fills were learned."""
     order, subject = episodes.order, episodes.subject
-    cells, states = read_states(columns, layout, _not_held_out(episodes, training), like)
+    known = None if like is None else without_made(like.states, layout)
+    cells, states = read_states(columns, layout, _not_held_out(episodes, training), known)
     values = cells[order]
     missing = np.isnan(values)
     learning = training[order]
@@ -183,7 +285,7 @@ def _states(
     if like is None:
         fills = learn_fills(states, values[learning], layout.missing)
         states = [replace(column, fill=fill) for column, fill in zip(states, fills, strict=True)]
-    masks = [layout.state.index(name) for name in layout.masks]
+    masks = [[column.name for column in states].index(name) for name in layout.masks]
     values = np.column_stack([filled(states, values, order), *missing[:, masks].T.astype(float)])
     states += [Column(f"{name}_missing", LEVELS, mask_of=name) for name in layout.masks]
     return values, states, layout.missing != "refuse" and bool(missing.any())
@@ -205,20 +307,25 @@ def _next_states(
 ) -> np.ndarray:
     """Return the sorted next states: those of the row after, or the table's own; NaN where there is none."""
     if layout.shifts:
-        shifted = np.full_like(values, np.nan)
-        shifted[:-1] = values[1:]
-        shifted[episodes.end] = np.nan
-        return shifted
+        return shifted(values, episodes)
     require(not layout.masks, "masks need the next row, and next_state names columns; leave one of them away")
-    pairs = zip(layout.next_state, states, strict=True)
-    following = np.column_stack([encoded(columns, replace(column, name=name)) for name, column in pairs])
+    pairs = zip(states, table_columns(layout, layout.next_state), strict=True)
+    following = np.column_stack([encoded(columns, column, place) for column, place in pairs])
     # Only a terminated row may lack its next state, and then all of it.
     absent = np.zeros(len(columns), dtype=bool)
     absent[episodes.order[episodes.outcome >= 0]] = True
     absent &= np.isnan(following).all(1)
-    for name, cells in zip(layout.next_state, following.T, strict=True):
-        check_missing(name, np.isnan(cells) & ~absent)
+    for place, cells in zip(table_columns(layout, layout.next_state), following.T, strict=True):
+        check_missing(place.source, np.isnan(cells) & ~absent)
     return following[episodes.order]
+
+
+def shifted(values: np.ndarray, episodes: EpisodeRows) -> np.ndarray:
+    """Return the values of the row after; NaN at the end of an episode."""
+    after = np.full_like(values, np.nan)
+    after[:-1] = values[1:]
+    after[episodes.end] = np.nan
+    return after
 
 
 def _with_static(states: list[Column], values: np.ndarray, following: np.ndarray, keep: np.ndarray) -> list[Column]:

@@ -1,12 +1,15 @@
 """Read the state columns of a user's table: numbers as they are, categories as codes."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from counterpoint.core.errors import CounterpointError, require
 from counterpoint.core.wording import counted
 from counterpoint.data.layout import Layout
-from counterpoint.data.schema import Column, Schema
+from counterpoint.data.schema import Column
 from counterpoint.data.tables.columns import CheckedColumns
+from counterpoint.data.tables.made_columns import TableColumn, table_columns
 
 MOST_LEVELS = 50
 """A text column with more levels than this is taken for an id or free text."""
@@ -14,28 +17,33 @@ BINARY = ("0", "1")
 
 
 def read_states(
-    columns: CheckedColumns, layout: Layout, training: np.ndarray, like: Schema | None = None
+    columns: CheckedColumns, layout: Layout, training: np.ndarray, like: Sequence[Column] | None = None
 ) -> tuple[np.ndarray, list[Column]]:
     """Return the state columns in the table's own order, NaN where a value is missing, and their descriptions.
 
-    Levels that are not declared are those of the `training` subjects' rows; `like` gives all columns of another table.
+    Levels that are not declared are those of the `training` subjects' rows; `like` gives the columns of another table.
     """
+    places = table_columns(layout)
     if like is not None:
-        states = [column for column in like.states if not column.mask_of]
+        states = [column for column in like if not column.mask_of]
     else:
-        states = [_column(columns, name, layout, training) for name in layout.state]
-    return np.column_stack([encoded(columns, column) for column in states]), states
+        states = [_column(columns, place, layout, training) for place in places]
+    cells = [encoded(columns, column, place) for column, place in zip(states, places, strict=True)]
+    return np.column_stack(cells), states
 
 
-def encoded(columns: CheckedColumns, column: Column) -> np.ndarray:
+def encoded(columns: CheckedColumns, column: Column, place: TableColumn) -> np.ndarray:
     """Return one column as numbers, or as codes of its levels; NaN where a value is missing."""
     if not column.levels:
-        return columns.measured(column.name)
-    return columns.coded(column.name, list(column.levels))
+        return place.read(columns.measured(place.source))
+    return columns.coded(place.source, list(column.levels))
 
 
-def _column(columns: CheckedColumns, name: str, layout: Layout, training: np.ndarray) -> Column:
+def _column(columns: CheckedColumns, place: TableColumn, layout: Layout, training: np.ndarray) -> Column:
     """Describe a column: as declared; otherwise text and 0/1 are categories, and other numbers are numbers."""
+    name = place.name
+    if place.period is not None:
+        return Column(name)
     declared = dict(layout.categorical)
     unit = dict(layout.units).get(name, "")
     if name in layout.numeric:

@@ -4,6 +4,8 @@
     P(outcome k | s, a, s')                 the hazard after: an end that is seen in the next state
     r(s, a, s', k) by least squares,    r_k(s, a) by ridge regression where there is no next state
 
+A reward that is declared as an expression of columns (`Knowledge.reward`) is computed, not learned.
+
 Each hazard is a softmax over "goes on" and the outcomes, fitted by maximum likelihood on all real rows that can tell,
 its intercepts set so that it foresees every outcome as often as the log has it; an outcome that the log never has is
 never foreseen. It is linear in its inputs (logistic regression: deaths are few) unless a network foresees the ends
@@ -25,8 +27,9 @@ from counterpoint.core.errors import CounterpointError
 from counterpoint.core.seeding import derive
 from counterpoint.core.settings import Amount, Finite, Share, Widths, check_settings, checked
 from counterpoint.data.jobs import Job, Origin, check_fittable, context, identity, spread_levels
-from counterpoint.data.knowledge import check_range
+from counterpoint.data.knowledge import ROUNDED, check_range
 from counterpoint.data.returns import check_rewards
+from counterpoint.data.reward_expression import parse_reward
 from counterpoint.data.schema import Schema
 from counterpoint.data.shapes import Action, Reward, State
 from counterpoint.data.transitions import GOES_ON, Transitions
@@ -72,6 +75,7 @@ class LearnedTask(nn.Module, Task, Artifact):
         self.recipe, self.heads, self.schema = recipe, heads.eval(), schema
         self.discount, self.origin, self.outcome_names, self.horizon = recipe.discount, origin, outcome_names, horizon
         self.ends_in_next_state = bool(heads.after_intercept[:, 1:].isfinite().any())
+        self.expression = parse_reward(schema.knowledge.reward) if schema.knowledge.reward else None
 
     @property
     def reward_range(self) -> tuple[float, float] | None:
@@ -81,6 +85,8 @@ class LearnedTask(nn.Module, Task, Artifact):
     @torch.no_grad()
     def reward(self, state: State, action: Action, next_state: State) -> Reward:
         """The expected reward of a step after which the episode goes on."""
+        if self.expression is not None:
+            return self._computed(state, action, next_state, GOES_ON)
         state, next_state = (spread_levels(values, self.schema.categories) for values in (state, next_state))
         return self._reward(state, action, next_state, GOES_ON)
 
@@ -105,11 +111,16 @@ class LearnedTask(nn.Module, Task, Artifact):
         self, state: State, action: Action, next_state: State
     ) -> tuple[Float[Tensor, "*n b"], Float[Tensor, "*n b"]]:
         """Probability and reward of every way a step can turn out: outcomes before s', outcomes in s', going on."""
+        plain, plain_next = state, next_state
         state, next_state = (spread_levels(values, self.schema.categories) for values in (state, next_state))
         inputs, outcomes = context(state, action), len(self.outcome_names)
         survives, *before = self._hazard(BEFORE, inputs).unbind(-1)
         goes_on, *after = self._hazard(AFTER, torch.cat([inputs, next_state], -1)).unbind(-1)
         probability = [*before, *(survives * share for share in after), survives * goes_on]
+        if self.expression is not None:
+            ways = (*range(outcomes), *range(outcomes), GOES_ON)
+            rewards = [self._computed(plain, action, plain_next, k) for k in ways]
+            return torch.stack(probability, -1), torch.stack(rewards, -1)
         rewards = list((inputs @ self.heads.end_weight[0].mT + self.heads.end_bias[0]).unbind(-1))
         for k in (*range(outcomes), GOES_ON):
             possible = k == GOES_ON or self.ends_in_next_state
@@ -128,11 +139,24 @@ class LearnedTask(nn.Module, Task, Artifact):
 
     def _reward(self, state: Tensor, action: Tensor, next_state: Tensor, outcome: int) -> Tensor:
         """r(s, a, s', k) in the units of the data; states come level by level."""
+        which = self._which(state, outcome)
+        reward = _apply(self.heads.reward.point, torch.cat([state, action, next_state, which], -1))[..., 0]
+        return self._possible(reward)
+
+    def _computed(self, state: Tensor, action: Tensor, next_state: Tensor, outcome: int) -> Tensor:
+        """The declared reward of a step that ends with an outcome, or goes on."""
+        assert self.expression is not None
+        names = self.schema.state_names, self.schema.action_names, self.outcome_names
+        return self._possible(
+            self.expression.evaluate(names, state, action, next_state, self._which(state, outcome)).to(state)
+        )
+
+    def _which(self, state: Tensor, outcome: int) -> Float[Tensor, "*n k"]:
+        """1 for the outcome, 0 for the others."""
         which = state.new_zeros(*state.shape[:-1], len(self.outcome_names))
         if outcome != GOES_ON:
             which[..., outcome] = 1.0
-        reward = _apply(self.heads.reward.point, torch.cat([state, action, next_state, which], -1))[..., 0]
-        return self._possible(reward)
+        return which
 
     def _possible(self, reward: Tensor) -> Tensor:
         """Rewards, those outside the declared range moved to its nearer end."""
@@ -174,7 +198,7 @@ class Outcome:
     def fit_many(self, jobs: Sequence[Job], monitor: Monitor = Monitor(), device: str = "cpu") -> list[LearnedTask]:
         """Fit every job, all in one loop a network."""
         fitting = Fitting(self, jobs, monitor, device)
-        rewards = fitting.networks(REWARD)[0]
+        rewards = fitting.rewards()
         hazards = {name: fitting.hazards(name) for name in (BEFORE, AFTER)}
         tasks = []
         for k, (job, table) in enumerate(zip(jobs, fitting.tables, strict=True)):
@@ -223,8 +247,17 @@ class Fitting:
             [derive(job.seed, "outcome") for job in jobs],
         )
         first = jobs[0].data
+        self.declared = bool(first.schema.knowledge.reward)
+        for job in jobs:
+            check_computed_reward(job.data)
         self.shape = first.schema.spread_width, first.action.shape[1], len(first.outcome_names)
         self.identity = identity(how, jobs)
+
+    def rewards(self) -> list[LawNetwork]:
+        """The reward's network of every job; untrained where the reward is declared as an expression."""
+        if not self.declared:
+            return self.networks(REWARD)[0]
+        return [self._empty(REWARD, 1, self.how.hidden) for _ in self.tables]
 
     def networks(self, name: str) -> tuple[list[LawNetwork], list[float]]:
         """One function of every job, and its loss on held-out subjects."""
@@ -269,6 +302,23 @@ def _inputs(rows: Transitions) -> Float[Tensor, "n c"]:
 def _classes(outcome: Tensor) -> Float[Tensor, "n 1"]:
     """0 for going on, then the outcomes."""
     return (outcome + 1).float()[:, None]
+
+
+def check_computed_reward(data: Transitions) -> None:
+    """Refuse rows whose rewards are not what the declared expression says."""
+    schema, real = data.schema, data.real
+    if not schema.knowledge.reward:
+        return
+    expression = parse_reward(schema.knowledge.reward)
+    names = schema.state_names, schema.action_names, data.outcome_names
+    expression.check_names(*names)
+    which = torch.nn.functional.one_hot(real.outcome + 1, len(data.outcome_names) + 1)[:, 1:].to(real.state)
+    reward = expression.evaluate(names, real.state, real.action, real.next_state, which)
+    wrong = int(((reward - real.reward).abs() > ROUNDED * reward.abs().clamp(min=1)).sum())
+    if wrong:
+        raise CounterpointError(
+            f"the reward of {wrong} rows is not '{expression.text}', as declared; correct the rows or the expression"
+        )
 
 
 def _check_reward(data: Transitions, declared: tuple[float, float] | None) -> None:
