@@ -39,16 +39,16 @@ def clinic(subjects: int = 6, rows: int = 24) -> pd.DataFrame:
     return pd.DataFrame(records, columns=["id", "t", "marker", "meal", "weight", "hour", "iob", "dose", "gain"])
 
 
-TABLE = clinic()
+TABLE: Any = clinic()
 
 
-def read(table: pd.DataFrame = TABLE, **roles: Any) -> cp.Transitions:
+def read(table: Any = TABLE, **roles: Any) -> cp.Transitions:
     choices: dict[str, Any] = {**ROLES, **roles}
     with pytest.warns(cp.CounterpointWarning):
         return cp.from_dataframe(table, **choices)
 
 
-def board_of(table: pd.DataFrame, kept: float = KEPT, column: str = "dose") -> np.ndarray:
+def board_of(table: Any, kept: float = KEPT, column: str = "dose") -> np.ndarray:
     """The amount on board in every row but the last of each subject, row by row."""
     amounts = []
     for _, record in table.groupby("id"):
