@@ -88,6 +88,11 @@ def test_simulators_of_one_patient_and_of_many(tmp_path: Path, words: tuple[obje
     assert all(torch.equal(own, stored) for own, stored in zip(expected, response, strict=True))
 
 
+def test_a_task_of_one_class_is_simulated_with_its_fields_as_flags(tmp_path: Path) -> None:
+    command("simulate", "--run", tmp_path, "--trials", 5, "task:ward", "--task.discharged-reward", 2)
+    assert cp.Run(tmp_path).task == cp.Ward(discharged_reward=2)
+
+
 def test_the_chain_from_a_users_own_table(tmp_path: Path, patients: pd.DataFrame) -> None:
     run, path = tmp_path / "run", tmp_path / "patients.csv"
     patients.to_csv(path, index=False)

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 import counterpoint as cp
-from counterpoint.cli.train import PERSONAL, WITHOUT_Q, Method
+from counterpoint.cli.train import PERSONAL, Method, learns_q
 from counterpoint.core.errors import CounterpointError
 from counterpoint.learners.baselines.pets import PETS, Planner
 from counterpoint.learners.baselines.steve import MVE, STEVE
@@ -878,7 +878,7 @@ def test_every_method_learns_from_the_runs_training_rows(
     arms = lambda learner: {n: arm if own else Spy(arm, seen) for n, arm in tiny_arms(learner).items()}
     run = bench.copy(source, tmp_path / "run")
     monkeypatch.setattr("counterpoint.cli.train.named_methods", arms)
-    command("train", "--run", run, "--method", method, *([] if method in WITHOUT_Q else TINY_TRAIN))
+    command("train", "--run", run, "--method", method, *(TINY_TRAIN if learns_q(method) else []))
     assert f"{method} learned on {len(Run(run).training)} logged rows" in capsys.readouterr().out
     policy = Run(run).policy
     assert policy.act(Run(run).data.state[:4]).shape == (4, 1)

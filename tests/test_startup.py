@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import tyro
 
 import counterpoint as cp
 from counterpoint.cli import mirror
@@ -83,6 +84,49 @@ def test_a_mirror_has_the_fields_and_defaults_of_its_recipe(module: str) -> None
     assert same(mirrored, real)
     assert mirror.build(mirrored) == real
     assert type(mirror.build(mirrored)) is type(real)
+
+
+NEW = '''
+from dataclasses import dataclass
+from typing import ClassVar
+
+def helper(): ...
+
+@dataclass(frozen=True)
+class New:
+    """A recipe."""
+
+    command: ClassVar = ("new", "a few words")
+    size: int = 2
+
+@dataclass(frozen=True)
+class Unoffered:
+    size: int = 2
+'''
+
+
+def test_an_exported_class_that_says_so_is_a_command_with_its_fields_as_flags(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "counterpoint" / "models"
+    folder.mkdir(parents=True)
+    (folder / "fresh.py").write_text(NEW)
+    exported = [f"from counterpoint.models.fresh import {name} as {name}" for name in ("New", "Unoffered", "helper")]
+    (folder / "__init__.pyi").write_text("\n".join(exported))
+    monkeypatch.setattr(mirror, "SOURCES", tmp_path)
+    offered = mirror.commands("models")
+    assert offered == {"new": ("counterpoint.models.fresh", "New", "a few words")}
+    assert tyro.cli(mirror.choice(offered), args=["--size", "3"]).size == 3
+
+
+@pytest.mark.parametrize("subpackage", ["learners", "models", "ope", "tasks"])
+def test_what_the_command_line_offers_is_what_the_classes_say(subpackage: str) -> None:
+    package = getattr(cp, subpackage)
+    kinds = [kind for kind in map(package.__getattr__, package.__all__) if "command" in getattr(kind, "__dict__", {})]
+    assert kinds
+    assert mirror.commands(subpackage) == {
+        kind.command[0]: (kind.__module__, kind.__name__, kind.command[1]) for kind in kinds
+    }
 
 
 @pytest.mark.parametrize("command", COMMANDS)

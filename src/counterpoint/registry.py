@@ -7,73 +7,25 @@ from typing import Any, TypeVar, overload
 
 from counterpoint.core import artifacts
 from counterpoint.core.artifacts import Artifact
+from counterpoint.core.lazy import exports
 from counterpoint.core.settings import checked
 
 Kind = TypeVar("Kind")
-CLASSES = {
-    "counterpoint.data.doses": "ActionColumn Bins",
-    "counterpoint.data.jobs": "Origin",
-    "counterpoint.data.knowledge": "Knowledge Recursion",
-    "counterpoint.data.schema": "Column Fill Schema",
-    "counterpoint.data.spaces": "Box Discrete",
-    "counterpoint.data.layout": "Layout",
-    "counterpoint.learners.baselines.bcq": "BCQ",
-    "counterpoint.learners.baselines.pets": "PETS Planner",
-    "counterpoint.learners.baselines.steve": "MVE STEVE",
-    "counterpoint.learners.ctrl_g": "CTRLg",
-    "counterpoint.learners.ctrl_p": "CTRLp",
-    "counterpoint.learners.d3qn": "D3QN",
-    "counterpoint.learners.evolution": "CrossEntropy EvolutionStrategy",
-    "counterpoint.learners.practice": "Constant Practice",
-    "counterpoint.learners.rollout_rows": "RolloutRows",
-    "counterpoint.learners.search": "Search",
-    "counterpoint.models.dynamics.deterministic": "Deterministic",
-    "counterpoint.models.dynamics.gaussian": "GaussianDynamics",
-    "counterpoint.models.dynamics.gaussian_process": "GaussianProcess",
-    "counterpoint.models.dynamics.mixture": "MixtureDynamics",
-    "counterpoint.models.dynamics.outcome": "Outcome",
-    "counterpoint.models.groups": "KMeansGroups MixtureGroups",
-    "counterpoint.models.base": "Candidate Selection",
-    "counterpoint.models.scm.auto": "AutoSCM",
-    "counterpoint.models.scm.bicogan": "BiCoGAN ConditionalBiCoGAN",
-    "counterpoint.models.scm.bicogan_networks": "Adversarial",
-    "counterpoint.models.scm.density": "DefaultLikelihood DensitySCM",
-    "counterpoint.models.scm.exogenous": "ExogenousForm",
-    "counterpoint.models.scm.effects.changes": "EquationForm",
-    "counterpoint.models.scm.lstm_factor": "LSTMFactor",
-    "counterpoint.models.scm.mixed": "MixedSCM",
-    "counterpoint.models.scm.posterior": "PosteriorDraws",
-    "counterpoint.models.scm.random_effects": "RandomEffects",
-    "counterpoint.nets.laws": "Gaussian Mixture SkewedSpline Spline",
-    "counterpoint.nets.likelihood": "Likelihood",
-    "counterpoint.nets.training": "Schedule",
-    "counterpoint.ope.behaviour": "BoostedTrees Logistic NearestNeighbours",
-    "counterpoint.ope.evaluation": "OPESettings",
-    "counterpoint.ope.fqe": "FQE",
-    "counterpoint.ope.problem": "EpsilonMixture",
-    "counterpoint.policies.base": "Verdict",
-    "counterpoint.policies.rule": "OrderedDose ScoredActions",
-    "counterpoint.simulation.augmentation": "Augmenter",
-    "counterpoint.simulation.models": "FreshNoise NoisePool",
-    "counterpoint.simulation.objectives": "LowerBound MeanReturn WorstShare",
-    "counterpoint.simulation.selection": "CheckpointSelection",
-    "counterpoint.tasks.cartpole": "CartPole",
-    "counterpoint.tasks.hiv": "HIV HIVResponse",
-    "counterpoint.tasks.tumour": "Tumour TumourResponse",
-    "counterpoint.tasks.ward": "Ward",
-}
-"""Names of the loadable classes, by the module that defines them; a new recipe, task or policy class is added here."""
+SUBPACKAGES = ("data", "learners", "models", "ope", "policies", "simulation", "tasks")
+"""Subpackages whose exported classes a saved artifact may name."""
 
 
 class Registry(Mapping[str, type]):
-    """Loadable classes by name: those of `CLASSES`, each imported when it is looked up, and a caller's own.
+    """Loadable classes by name: exported classes, each imported when it is looked up, and a caller's own.
 
     Args:
         classes: classes defined outside the package, such as a task of the user's.
     """
 
     def __init__(self, classes: Sequence[type] = ()) -> None:
-        self.modules = {name: module for module, names in CLASSES.items() for name in names.split()}
+        root = Path(__file__).parent
+        stubs = [exports(root / subpackage / "__init__.pyi") for subpackage in SUBPACKAGES]
+        self.modules = {name: module for stub in stubs for name, module in stub.items() if name[0].isupper()}
         self.classes = {cls.__name__: cls for cls in classes}
 
     def __getitem__(self, name: str) -> type:

@@ -32,11 +32,7 @@ def sizes(method: str) -> list[str]:
     """Flags that make a method short."""
     if method in train.SEARCHED:
         return ["--rounds", "2", "--restarts", "1", "--horizon", "4"]
-    return (
-        []
-        if method in ("pets", "practice")
-        else ["--steps", "10", "--check-every", "5", "--hidden", "8", "--batch", "16"]
-    )
+    return ["--steps", "10", "--check-every", "5", "--hidden", "8", "--batch", "16"] if train.learns_q(method) else []
 
 
 @pytest.fixture(scope="module")

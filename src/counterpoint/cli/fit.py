@@ -8,32 +8,16 @@ import tyro
 
 from counterpoint.cli.column_flags import Columns
 from counterpoint.cli.console import Saving, say, watching
-from counterpoint.cli.mirror import choice, value
+from counterpoint.cli.mirror import choice, commands, value
 from counterpoint.core.errors import require
 from counterpoint.core.settings import Share
 from counterpoint.core.wording import counted
-
-MODELS = {
-    "density": ("counterpoint.models.scm.density", "DensitySCM", "exact abduction; the default"),
-    "random-effects": (
-        "counterpoint.models.scm.random_effects",
-        "RandomEffects",
-        "subjects differ, each by a factor with an exact posterior",
-    ),
-    "bicogan": ("counterpoint.models.scm.bicogan", "BiCoGAN", "the paper's model"),
-    "conditional-bicogan": (
-        "counterpoint.models.scm.bicogan",
-        "ConditionalBiCoGAN",
-        "a BiCoGAN whose encoder sees (s, a, s')",
-    ),
-}
-"""Module, class and description of every model, by its name on the command line."""
 
 if TYPE_CHECKING:
     from counterpoint.models.scm.base import SCMRecipe as Recipe
     from counterpoint.models.scm.density import DensitySCM
 else:
-    Recipe = choice(MODELS)
+    Recipe = choice(commands("models"))
     DensitySCM = value("counterpoint.models.scm.density", "DensitySCM")
 
 HELD_OUT = 0.2

@@ -17,6 +17,8 @@ from typing import Annotated, Any, Union
 
 import tyro
 
+from counterpoint.core.lazy import exports
+
 SOURCES = Path(__file__).parents[2]
 LIGHT = ("abc", "collections", "counterpoint.core.settings", "dataclasses", "math", "pathlib", "typing")
 """Modules that are imported as they are; whatever else a source imports from outside the package is left out."""
@@ -51,6 +53,24 @@ def value(module: str, name: str) -> Any:
     if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
         return _evaluated(module, statement.value)
     return Any
+
+
+def commands(subpackage: str) -> dict[str, tuple[str, str, str]]:
+    """Return module, class and description of every class of a subpackage that the command line offers, by its name.
+
+    Such a class is exported in the subpackage's `__init__.pyi`, and says in its body
+
+        command: ClassVar = ("its name on the command line", "a few words about it")
+    """
+    offered = {}
+    for name, module in exports(SOURCES / "counterpoint" / subpackage / "__init__.pyi").items():
+        if "    command: ClassVar = (" not in _path(module).read_text(encoding="utf-8"):
+            continue
+        for statement in getattr(_statements(module).get(name), "body", []):
+            if isinstance(statement, ast.AnnAssign) and ast.unparse(statement.target) == "command":
+                word, description = ast.literal_eval(statement.value or statement.target)
+                offered[word] = module, name, description
+    return offered
 
 
 def choice(recipes: Mapping[str, tuple[str, str, str]]) -> Any:
@@ -89,10 +109,8 @@ class _Generic:
 @cache
 def _statements(module: str) -> dict[str, ast.stmt]:
     """The top-level statement that gives a name its meaning, by name."""
-    path = SOURCES / f"{module.replace('.', '/')}.py"
-    path = path if path.exists() else path.with_suffix("") / "__init__.pyi"
     statements: dict[str, ast.stmt] = {}
-    for statement in ast.parse(path.read_text(encoding="utf-8")).body:
+    for statement in ast.parse(_path(module).read_text(encoding="utf-8")).body:
         if isinstance(statement, ast.ClassDef):
             statements[statement.name] = statement
         elif isinstance(statement, ast.Import | ast.ImportFrom):
@@ -101,6 +119,11 @@ def _statements(module: str) -> dict[str, ast.stmt]:
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
             statements |= {target.id: statement for target in targets if isinstance(target, ast.Name)}
     return statements
+
+
+def _path(module: str) -> Path:
+    path = SOURCES / f"{module.replace('.', '/')}.py"
+    return path if path.exists() else path.with_suffix("") / "__init__.pyi"
 
 
 def _imported(module: str, name: str) -> Any:

@@ -3,14 +3,17 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from counterpoint.cli.mirror import value
+from counterpoint.cli.mirror import commands, value
+
+BEHAVIOURS = commands("ope")
+"""Module, class and description of the estimators of the behaviour policy, by their name on the command line."""
 
 if TYPE_CHECKING:
     from counterpoint.ope.evaluation import OPESettings
 
-Name = Literal["logistic", "trees", "neighbours"]
-CLASSES: dict[Name, str] = {"logistic": "Logistic", "neighbours": "NearestNeighbours", "trees": "BoostedTrees"}
-"""The class of `counterpoint.ope` that estimates the behaviour policy, by its name on the command line."""
+    Name = str
+else:
+    Name = Literal[tuple(BEHAVIOURS)]
 
 
 @dataclass(frozen=True)
@@ -19,8 +22,8 @@ class OPEFlags:
 
     behaviour: Name | None = None
     """How the probabilities of the behaviour policy are estimated. Where none is named: by counts if all state columns
-    are categories, else by whichever of the three predicts held-out subjects best. The other estimators are reported as
-    a sensitivity analysis."""
+    are categories, else by whichever of the others predicts held-out subjects best. All others are reported as a
+    sensitivity analysis."""
     soften: float = value("counterpoint.ope.problem", "EpsilonMixture")().share
     """Weight ε of the ε-mixture that is evaluated in place of a deterministic policy; 0 for the policy itself."""
     soften_towards: Literal["behaviour", "uniform"] = "behaviour"
@@ -42,7 +45,7 @@ class OPEFlags:
         from counterpoint.ope.intervals import Confounding
 
         return ope.OPESettings(
-            behaviour=None if self.behaviour is None else getattr(ope, CLASSES[self.behaviour])(),
+            behaviour=None if self.behaviour is None else getattr(ope, BEHAVIOURS[self.behaviour][1])(),
             mixture=ope.EpsilonMixture(self.soften, self.soften_towards),
             confounding=Confounding(per=self.confounding),
             severity=self.severity,

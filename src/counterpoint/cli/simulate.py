@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from counterpoint.cli.console import say
-from counterpoint.cli.mirror import value
+from counterpoint.cli.mirror import choice, commands, value
 from counterpoint.core.settings import Count, check_settings
 from counterpoint.core.wording import counted
 
@@ -45,11 +45,14 @@ class HIVPatients(PopulationFlags):
         return hiv.HIV(hiv.population(self.patients, self.patients_seed)) if self.patients else hiv.HIV()
 
 
-Simulator = (
-    Annotated[CartPole, tyro.conf.subcommand("cartpole", description="the paper's; the default")]
-    | Annotated[TumourPatients, tyro.conf.subcommand("tumour", description="chemotherapy and radiotherapy")]
-    | Annotated[HIVPatients, tyro.conf.subcommand("hiv", description="two drugs, six log states")]
-)
+if TYPE_CHECKING:
+    Simulator = KnownSCM | TumourPatients | HIVPatients
+else:
+    Simulator = (
+        choice(commands("tasks"))
+        | Annotated[TumourPatients, tyro.conf.subcommand("tumour", description="chemotherapy and radiotherapy")]
+        | Annotated[HIVPatients, tyro.conf.subcommand("hiv", description="two drugs, six log states")]
+    )
 
 
 @dataclass(frozen=True)

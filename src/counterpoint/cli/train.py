@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 import tyro
 
 from counterpoint.cli.console import Saving, say, watching
-from counterpoint.cli.mirror import value
+from counterpoint.cli.mirror import commands, value
 from counterpoint.cli.search_flags import SearchFlags
 from counterpoint.core.errors import CounterpointError, require
 from counterpoint.core.settings import Count
@@ -23,10 +23,15 @@ else:
     LEARNER = value("counterpoint.learners.ctrl_g", "LEARNER")
     D3QN = type(LEARNER)
 
-Method = Literal[
-    "ctrl-g", "search", "ctrl-p", "ctrl-p-d3qn", "ctrl-g-rollouts", "ctrl-g-bicogan", "base-d", "base-s", "base-m",
-    "d3qn", "bcq", "pets", "pilco", "steve", "mve", "practice",
-]  # fmt: skip
+OFFERED = commands("learners")
+"""Module, class and description of the learners that have a name on the command line, by that name."""
+if TYPE_CHECKING:
+    Method = str
+else:
+    Method = Literal[
+        "ctrl-g", "search", "ctrl-p", "ctrl-p-d3qn", "ctrl-g-rollouts", "ctrl-g-bicogan", "base-d", "base-s", "base-m",
+        "d3qn", "pilco", *OFFERED,
+    ]  # fmt: skip
 NO_MODEL = "It was learned without the run's model, so no check of a model covers it."
 PERSONAL = ("ctrl-p", "ctrl-p-d3qn")
 PARENTS = {
@@ -35,16 +40,18 @@ PARENTS = {
 }
 """The parts of the run that the methods with its own SCM learn from; every other method fits what it needs itself."""
 SEARCHED = ("search", "pilco", "ctrl-p")
-WITHOUT_Q = ("pets", "practice", *SEARCHED)
 SETTINGS = {
-    "bcq": ("counterpoint.learners.baselines.bcq", "BCQ"),
-    "pets": ("counterpoint.learners.baselines.pets", "PETS"),
-    "steve": ("counterpoint.learners.baselines.steve", "STEVE"),
-    "mve": ("counterpoint.learners.baselines.steve", "MVE"),
-    "practice": ("counterpoint.learners.practice", "Practice"),
+    **{method: (module, name) for method, (module, name, _) in OFFERED.items()},
     **dict.fromkeys(PERSONAL, ("counterpoint.learners.ctrl_p", "CTRLp")),
 }
 """Module and class of the methods whose own numbers and switches are options too."""
+
+
+def learns_q(method: str) -> bool:
+    """Whether a method learns a Q-network, whose settings are options then."""
+    if method in OFFERED:
+        return "learner" in {f.name for f in fields(value(*SETTINGS[method]))}
+    return method not in SEARCHED
 
 
 @dataclass(frozen=True)
@@ -118,7 +125,7 @@ class Train:
         if {"-h", "--help"} & set(options):
             absent |= set() if method in PERSONAL else {"groups"}
             absent |= set() if method in SEARCHED else {"search"}
-            absent |= {"learner"} if method in WITHOUT_Q else set()
+            absent |= set() if learns_q(method) else {"learner"}
         if {f.name for f in fields(flags)} & {f.name for f in fields(SearchFlags)}:
             absent.add("search")
         changed: list[Any] = [("method_settings", tyro.conf.OmitArgPrefixes[flags], field(default_factory=flags))]
@@ -136,7 +143,7 @@ class Train:
         from counterpoint.run import Run
 
         require(
-            self.method not in WITHOUT_Q or self.learner in (DEFAULT, LEARNER),
+            learns_q(self.method) or self.learner in (DEFAULT, LEARNER),
             f"{self.method} learns no Q-network; leave the flags of the Q-network away",
         )
         require(

@@ -5,16 +5,15 @@ model. PETS fits nothing but a model and selects it on held-out rows. D3QN on lo
 policy is the last checkpoint of a schedule of fixed length whose learning rate falls to zero.
 """
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import Any
 
-from counterpoint.learners.base import PolicyLearner
-from counterpoint.learners.baselines.bcq import BCQ
-from counterpoint.learners.baselines.pets import PETS
-from counterpoint.learners.baselines.steve import MVE, STEVE
+from counterpoint import learners
+from counterpoint.learners.base import ModelBased, PolicyLearner
 from counterpoint.learners.ctrl_g import LEARNER, CTRLg
 from counterpoint.learners.ctrl_p import CTRLp
 from counterpoint.learners.d3qn import D3QN
-from counterpoint.learners.practice import Practice
 from counterpoint.learners.rollout_rows import RolloutRows
 from counterpoint.learners.search import Search
 from counterpoint.models.dynamics.deterministic import Deterministic
@@ -66,14 +65,23 @@ def named_methods(learner: D3QN = LEARNER) -> dict[str, PolicyLearner[Policy]]:
         "base-m": CTRLg(MixtureDynamics(), learner=learner),
         "ctrl-g-bicogan": CTRLg(BiCoGAN(), learner=learner),
         "ctrl-g": CTRLg(learner=learner),
-        "bcq": BCQ(learner=unselected(learner)),
-        "pets": PETS(),
-        "steve": STEVE(learner=learner),
         "ctrl-g-rollouts": CTRLg(learner=voting, rollouts=RolloutRows()),
         "search": Search(),
         "pilco": pilco,
-        "mve": MVE(learner=learner),
-        "practice": Practice(),
         "ctrl-p": CTRLp(),
         "ctrl-p-d3qn": CTRLp(by_groups),
+        **dict(_exported_methods(learner)),
     }
+
+
+def _exported_methods(learner: D3QN) -> Iterator[tuple[str, PolicyLearner[Policy]]]:
+    """Every exported learner that names itself in `command`, with that name."""
+    for name in dir(learners):
+        kind: Any = getattr(learners, name)
+        if not isinstance(kind, type) or "command" not in vars(kind):
+            continue
+        recipe: Any = kind
+        settings: dict[str, Any] = {}
+        if "learner" in {field.name for field in fields(recipe)}:
+            settings["learner"] = learner if issubclass(kind, ModelBased) else unselected(learner)
+        yield recipe.command[0], recipe(**settings)

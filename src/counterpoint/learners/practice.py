@@ -8,7 +8,7 @@ median for doses, the Brier score for probabilities.
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -74,6 +74,7 @@ class Practice(Checked, PolicyLearner[PracticePolicy]):
     of which the largest acts.
     """
 
+    command: ClassVar = ("practice", "what the clinicians do")
     trees: Positive = 60
     """Boosted trees of a function."""
     depth: Annotated[int, Range(1, 4)] = 3

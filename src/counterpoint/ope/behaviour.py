@@ -7,7 +7,7 @@ bounded below by `least`, and the calibration of the others is reported (Raghu e
 import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -127,6 +127,7 @@ class BehaviourModel(Checked, ABC):
 class Logistic(BehaviourModel):
     """Multinomial logistic regression on standardised columns."""
 
+    command: ClassVar = ("logistic", "multinomial logistic regression")
     penalty: Amount = 1.0
     """Ridge penalty on the coefficients: 1/C of scikit-learn."""
     iterations: Positive = 200
@@ -145,6 +146,7 @@ class Logistic(BehaviourModel):
 class BoostedTrees(BehaviourModel):
     """Gradient-boosted trees."""
 
+    command: ClassVar = ("trees", "gradient-boosted trees")
     trees: Positive = 60
     """Trees for each action."""
     leaves: Positive = 7
@@ -169,6 +171,7 @@ class BoostedTrees(BehaviourModel):
 class NearestNeighbours(BehaviourModel):
     """Shares of actions among the nearest logged states, in standardised columns."""
 
+    command: ClassVar = ("neighbours", "shares of actions in similar states")
     neighbours: Positive = NEIGHBOURS
     """Number of neighbours, at most a fifth of all rows."""
     most: Positive = MOST

@@ -7,7 +7,7 @@ affine in the force, and clipping would end that, and with it the monotonicity t
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -49,6 +49,7 @@ class CartPole(KnownSCM):
     Under `relative` the direction of monotonicity turns where s' changes sign, and Theorem 1 does not cover those rows.
     """
 
+    command: ClassVar = ("cartpole", "the paper's; the default")
     gravity: Amount = 9.8
     """Gravity in m/s²; `PLANETS` holds the paper's."""
     noise_reading: NoiseReading = "scaled"

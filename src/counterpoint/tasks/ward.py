@@ -10,6 +10,7 @@ once: a method that ignores why records end takes it for harmless.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -26,6 +27,7 @@ from counterpoint.tasks.base import KnownSCM, StepResult
 class Ward(KnownSCM):
     """A ward with two states, three doses, and the outcomes death and discharge."""
 
+    command: ClassVar = ("ward", "two states, three doses, deaths and discharges")
     step_reward: Finite = -0.1
     """Reward of a step after which the patient stays."""
     died_reward: Finite = -10.0

@@ -13,6 +13,7 @@ package's D3QN, so that the two differ in the constraint alone; and G has a netw
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -70,6 +71,7 @@ def allowed(logits: Float[Tensor, "*n actions"], threshold: float) -> Bool[Tenso
 class BCQ(PolicyLearner[QPolicy]):
     """Batch-constrained Q-learning on the real rows, for discrete action spaces."""
 
+    command: ClassVar = ("bcq", "batch-constrained Q-learning")
     threshold: Share = 0.3
     """Smallest probability of an allowed action, relative to the likeliest one; 0 allows all: double DQN."""
     logit_penalty: Weight = 0.01

@@ -16,7 +16,7 @@ states would bias every plan in the same direction.
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, Self, final
+from typing import Any, ClassVar, Literal, Protocol, Self, final
 
 import torch
 from jaxtyping import Float, Int
@@ -264,6 +264,7 @@ def _permuted(rows: Float[Tensor, "k e c"], order: Int[Tensor, "k p n 1"]) -> Fl
 class PETS(ModelBased["PETSPolicy"]):
     """Planning in a bootstrapped ensemble of Gaussian networks, for discrete action spaces."""
 
+    command: ClassVar = ("pets", "planning in an ensemble")
     model: GaussianDynamics = GaussianDynamics(5, (64, 64), batch_norm=False, likelihood=Likelihood(bootstrap=True))
     """The ensemble; the paper's widths are (500, 500, 500), and planning costs grow with their squares."""
     particles: Positive = 5

@@ -13,6 +13,7 @@ Q-functions and stay fixed, and the end of an episode is the log's at s' and the
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -131,6 +132,8 @@ class ValueExpansion(ModelBased[QPolicy]):
 class STEVE(ValueExpansion):
     """Stochastic ensemble value expansion: horizons are weighted by the inverse variance of their targets."""
 
+    command: ClassVar = ("steve", "stochastic ensemble value expansion")
+
     def weigh(self, variance: Float[Tensor, "h k n"]) -> Float[Tensor, "h k n"]:
         return inverse_variance(variance)
 
@@ -139,6 +142,7 @@ class STEVE(ValueExpansion):
 class MVE(ValueExpansion):
     """Model-based value expansion of a fixed horizon, without training on imagined states (Feinberg's TD-k trick)."""
 
+    command: ClassVar = ("mve", "model-based value expansion")
     rewards: Positive | None = 1
     q_functions: Positive = 1
     model: Deterministic = Deterministic(ensemble=1, hidden=(64, 64), batch_norm=False)

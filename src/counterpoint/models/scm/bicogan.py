@@ -8,7 +8,7 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import nn
@@ -139,6 +139,7 @@ class BiCoGAN(AdversarialSCM):
     - Minibatch, Adam's numbers and length are the fields of `training`; neither clipping nor a penalty was needed.
     """
 
+    command: ClassVar = ("bicogan", "the paper's model")
     generator_hidden: Widths = (200, 400, 600, 600)
     """Widths of the generator (appendix E)."""
     encoder_hidden: Widths = (600, 600, 400, 200)
@@ -180,6 +181,7 @@ class ConditionalBiCoGAN(AdversarialSCM):
     The same (s, a) stand in both halves of a minibatch, so D can only tell them apart by how s' and u go together.
     """
 
+    command: ClassVar = ("conditional-bicogan", "a BiCoGAN whose encoder sees (s, a, s')")
     generator_hidden: Widths = (64, 64)
     """Widths of the network from (s, a, θ) to the generator's bends, one network a state."""
     monotone_width: Positive = 16

@@ -7,6 +7,7 @@ of the columns before i (triangular).
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -99,6 +100,7 @@ def _sorted(predictions: Float[Tensor, "m n s"]) -> list[Float[Tensor, "n s"]]:
 class DensitySCM(SCMRecipe):
     """An SCM from a law that abducts exactly. Assumes one noise a state column (with `order`, a triangular map)."""
 
+    command: ClassVar = ("density", "exact abduction; the default")
     law: Law = SkewedSpline()
     """The law of one column: SkewedSpline() learns a shape, Gaussian() is location-scale, the others take any."""
     ensemble: Positive = 5

@@ -6,6 +6,7 @@ any number, the prior for none. `model.factors_before(rows)` gives, for every ro
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from jaxtyping import Int
@@ -41,6 +42,7 @@ FEWEST = 8
 class RandomEffects(SCMRecipe):
     """An SCM with subject factors and their exact posterior, started from a linear mixed-effects model."""
 
+    command: ClassVar = ("random-effects", "subjects differ, each by a factor with an exact posterior")
     factors: Count | None = None
     """How many numbers subjects differ by; none to choose on subjects kept aside."""
     changes: tuple[Change, ...] = ()
