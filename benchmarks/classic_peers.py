@@ -9,9 +9,8 @@ is cut short compares them on the same seeds. Ends with a Markdown table and, in
 """
 
 import json
-import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -20,8 +19,6 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 import gymnasium
-import numpy as np
-import torch
 import tyro
 
 from counterpoint.core.artifacts import recipe_hash, write_text
@@ -29,10 +26,10 @@ from counterpoint.core.errors import require
 from counterpoint.core.provenance import provenance
 from counterpoint.core.seeding import derive, generator
 from counterpoint.core.tables import Row, markdown_table, write_csv, write_json
-from counterpoint.data.spaces import ActionSpace, Discrete
-from counterpoint.data.transitions import Transitions
+from counterpoint.data.spaces import Discrete
 from reproduction.classic import COLUMNS, Problem, problems
 from reproduction.executors import Failure, Joblib, Report, silent
+from reproduction.peers_d3rlpy import features, offline
 from reproduction.tasks.classic_simulation import Choose, gym_returns
 
 RANDOM = "random actions"
@@ -161,58 +158,6 @@ def summary(rows: Sequence[Row]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def offline(method: str, log: Transitions, seed: int, updates: int, discount: float) -> Choose:
-    """A learner of d3rlpy on a log."""
-    import d3rlpy
-    import structlog
-
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    d3rlpy.seed(seed)
-    actions, data = log.schema.actions, dataset(log)
-    learner = learners(d3rlpy.algos, discount)[method]().create(device="cpu:0")
-    learner.fit(
-        data,
-        n_steps=updates,
-        n_steps_per_epoch=updates,
-        show_progress=False,
-        logger_adapter=d3rlpy.logging.NoopAdapterFactory(),
-    )
-    return lambda state: features(actions, learner.predict(state.numpy()))
-
-
-def learners(algos: Any, discount: float) -> Mapping[str, Callable[[], Any]]:
-    """d3rlpy's configurations; states are standardised, and doses brought to −1…1."""
-    from d3rlpy.preprocessing import MinMaxActionScaler, StandardObservationScaler
-
-    def scaled(config: Any, doses: bool) -> Callable[[], Any]:
-        options: dict[str, Any] = {"gamma": discount, "observation_scaler": StandardObservationScaler()}
-        return lambda: config(**options, **({"action_scaler": MinMaxActionScaler()} if doses else {}))
-
-    doses = {"TD3+BC": algos.TD3PlusBCConfig, "IQL": algos.IQLConfig, "CQL": algos.CQLConfig}
-    listed = {"DiscreteBCQ": algos.DiscreteBCQConfig, "DiscreteCQL": algos.DiscreteCQLConfig}
-    return {
-        **{name: scaled(config, True) for name, config in doses.items()},
-        **{name: scaled(config, False) for name, config in listed.items()},
-    }
-
-
-def dataset(log: Transitions) -> Any:
-    """A log as d3rlpy's: a cut piece is a timeout; the last next state of each piece is lost there."""
-    from d3rlpy.constants import ActionSpace as Kind
-    from d3rlpy.dataset import MDPDataset
-
-    listed = isinstance(log.schema.actions, Discrete)
-    return MDPDataset(
-        observations=log.state.numpy(),
-        actions=log.action_index[:, None].numpy() if listed else log.action.numpy(),
-        rewards=log.reward[:, None].numpy(),
-        terminals=log.terminated.float().numpy(),
-        timeouts=log.truncated.float().numpy(),
-        action_space=Kind.DISCRETE if listed else Kind.CONTINUOUS,
-        action_size=log.schema.actions.count if isinstance(log.schema.actions, Discrete) else log.schema.actions.width,
-    )
-
-
 def online(name: str, problem: Problem, seed: int, steps: int) -> Choose:
     """A learner of stable-baselines3, trained in the environment itself."""
     from stable_baselines3 import PPO, SAC
@@ -223,14 +168,6 @@ def online(name: str, problem: Problem, seed: int, steps: int) -> Choose:
     agent.learn(steps * (10 if kind is PPO else 1))
     actions = problem.task.actions
     return lambda state: features(actions, agent.predict(state.numpy(), deterministic=True)[0])
-
-
-def features(actions: ActionSpace, chosen: np.ndarray) -> torch.Tensor:
-    """What another library chose, in this package's terms and inside the bounds."""
-    if isinstance(actions, Discrete):
-        return actions.features(torch.as_tensor(chosen).long().flatten())
-    low, high = torch.tensor(actions.low), torch.tensor(actions.high)
-    return torch.as_tensor(chosen, dtype=torch.float32).view(-1, actions.width).clamp(low, high)
 
 
 if __name__ == "__main__":

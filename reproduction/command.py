@@ -19,6 +19,9 @@ from counterpoint.core.provenance import provenance
 from counterpoint.core.tables import write_json
 from reproduction.ablations import ablations, quick_ablations, quick_search_ablations, search_ablations
 from reproduction.classic import Classic, quick_problems
+from reproduction.clinic import Clinic
+from reproduction.clinic import methods as clinic_methods
+from reproduction.clinic import quick as quick_clinic
 from reproduction.counterfactuals import Counterfactuals
 from reproduction.counterfactuals import quick as quick_counterfactuals
 from reproduction.effects import Effects
@@ -45,12 +48,13 @@ from reproduction.tumour import quick as quick_tumour
 Part = Literal[
     "sd", "hd", "hd-nonrandom", "search-ablations", "sepsis", "classic", "sd-nonrandom", "counterfactuals", "ablations",
     "sd-nonrandom-20", "tumour", "groups", "evaluation", "effects",
+    "clinic",
 ]  # fmt: skip
 PARTS: tuple[Part, ...] = get_args(Part)
 """In the order of the work: parts with long cells first, so that no process is left alone with one at the end."""
-SEEDS = {"classic": 10, "sepsis": 10, "counterfactuals": 5, "tumour": 5, "groups": 10, "effects": 5}
+SEEDS = {"classic": 10, "sepsis": 10, "counterfactuals": 5, "tumour": 5, "groups": 10, "effects": 5, "clinic": 5}
 """Data sets and training seeds of a part; 20 of any other."""
-WITH_WORLDS = ("effects",)
+WITH_WORLDS = ("effects", "clinic")
 """Parts that have --worlds."""
 QUICK_SEEDS, QUICK_PATIENTS = 2, 300
 """With --quick: seeds, and synthetic patients."""
@@ -60,7 +64,7 @@ SECONDS = {
     "sd": (360, 5770), "hd": (83, 1944), "hd-nonrandom": (62, 1221), "search-ablations": (325, 1008),
     "sepsis": (226, 2888), "classic": (13, 437), "sd-nonrandom": (187, 2380), "counterfactuals": (22, 3225),
     "ablations": (164, 735), "sd-nonrandom-20": (93, 394), "tumour": (29, 1894), "groups": (9, 655),
-    "evaluation": (24, 1052), "effects": (20, 1500),
+    "evaluation": (24, 1052), "effects": (20, 1500), "clinic": (60, 7000),
 }  # fmt: skip
 """Seconds of a part, measured: with --quick on one core, and in full in one process on a H200 shared with others."""
 CPU_SAVES, GPU_SAVES = 5.0, 60.0
@@ -83,7 +87,8 @@ class Reproduce:
     random actions), ablations of CTRL_g and search-ablations of the search in its SCM, classic (the search in
     Gymnasium's environments), sepsis (Figure 3), counterfactuals (every SCM against known truth), tumour (forecasts of
     tumours under treatment), groups (subjects' gravities recovered), evaluation (off-policy estimates against known
-    returns), effects (counterfactuals in confounded logs); or all of them."""
+    returns), effects (counterfactuals in confounded logs), clinic (policies learned from
+    clinical logs); or all of them."""
     out: Path = Path("results")
     """Folder for <experiment>.csv, .md, .png and .settings.json; cells and checkpoints lie in <experiment>/."""
     quick: bool = False
@@ -93,7 +98,9 @@ class Reproduce:
     methods: tuple[str, ...] = ()
     """Some of the methods; all where none is named."""
     worlds: tuple[str, ...] = ()
-    """Of effects: some of the tasks; all where none is named."""
+    """Of clinic, some of the worlds, and of effects, some of the tasks; all where none is named."""
+    subjects: tuple[int, ...] = ()
+    """Of clinic: subjects of the logs; 30, 100 and 300 where none is given."""
     device: str = "auto"
     """cpu, cuda or auto."""
     plan: bool = False
@@ -137,6 +144,8 @@ class Reproduce:
             raise CounterpointError(f"{self.experiment} has neither --cohort nor --patients nor --raw; leave them out")
         if self.experiment not in WITH_WORLDS and self.worlds:
             raise CounterpointError(f"{self.experiment} has no --worlds; leave it out")
+        if self.experiment != "clinic" and self.subjects:
+            raise CounterpointError(f"{self.experiment} has no --subjects; leave it out")
         if self.experiment != "all":
             return {self.experiment: self.part(self.experiment)}
         require(not self.methods and self.seeds is None, "all has neither --methods nor --seeds; run one part alone")
@@ -187,6 +196,13 @@ class Reproduce:
                 base = quick_effects() if self.quick else Effects()
                 some = choose(effect_estimators(), self.methods) if self.methods else base.estimators
                 return replace(base, seeds=seeds, estimators=some, tasks=self.worlds or base.tasks)
+            case "clinic":
+                base = quick_clinic() if self.quick else Clinic()
+                chosen = choose(clinic_methods(), self.methods) if self.methods else base.methods
+                places = choose(base.worlds, self.worlds, "world")
+                return replace(
+                    base, worlds=places, subjects=self.subjects or base.subjects, seeds=seeds, methods=chosen
+                )
 
     def _seeds(self, name: Part) -> int:
         usual = SEEDS.get(name, 20)

@@ -32,6 +32,19 @@ def paired_difference(
     return interval(left - right, statistic, bootstrap)
 
 
+def paired_mean(method: ArrayLike, baseline: ArrayLike, confidence: float = 0.95) -> Interval:
+    """The mean of `method - baseline`, seed by seed, with Student's interval: right for few seeds of normal scores."""
+    from scipy.stats import t
+
+    left, right = stratified(method, "method"), stratified(baseline, "baseline")
+    if left.shape != right.shape or left.shape[1] != 1:
+        raise CounterpointError("method and baseline are no two scores of the same seeds; give [seeds] of each")
+    difference = (left - right)[:, 0]
+    mean, error = float(difference.mean()), float(difference.std(ddof=1) / len(difference) ** 0.5)
+    reach = float(t.ppf((1 + confidence) / 2, len(difference) - 1)) * error
+    return Interval(mean, mean - reach, mean + reach)
+
+
 def independent_difference(
     method: ArrayLike, baseline: ArrayLike, statistic: Statistic = iqm, bootstrap: Bootstrap = BOOTSTRAP
 ) -> Interval:

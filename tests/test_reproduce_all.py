@@ -25,6 +25,8 @@ from reproduction import command, evaluation
 from reproduction.ablations import REFERENCE
 from reproduction.arms import CTRL_G
 from reproduction.classic import Classic, Problem
+from reproduction.clinic import Clinic
+from reproduction.clinic_methods import some
 from reproduction.command import PARTS, SECONDS, Part, Reproduce, main
 from reproduction.counterfactuals import Counterfactuals
 from reproduction.effect_estimators import estimators as effect_estimators
@@ -43,6 +45,7 @@ from reproduction.sepsis_cohort import SyntheticPatients
 from reproduction.tasks.classic import Pendulum
 from reproduction.tasks.finite import FiniteProcess
 from reproduction.tumour import TumourBenchmark
+from reproduction.worlds.infusion import Infusion
 
 SHAPES = False
 RAISING = Grid("ablations-quick", {}, (5,), (0, 1))
@@ -70,6 +73,7 @@ def tiny_parts() -> dict[Part, Experiment]:
         "tumour": TumourBenchmark((40,), (4.0,), (10,), test=3),
         "groups": GroupAccuracy((1,), 8, 1, model=one),
         "evaluation": EvaluationBenchmark({"tiny": 1}, ope=ope),
+        "clinic": Clinic({"infusion": Infusion(steps=6)}, (4,), 2, methods=some(("as logged", "commonest"))),
         "effects": Effects(("a",), ("weak",), 1, estimators={"line": effect_estimators()["line"]}),
     }
     return {part: replace(experiment, name=f"{part}-quick") for part, experiment in parts.items()}  # pyright: ignore

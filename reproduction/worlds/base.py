@@ -17,12 +17,14 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
+from torch import Tensor
 
 from counterpoint.core.errors import CounterpointWarning, require
 from counterpoint.core.seeding import derive
 from counterpoint.data.doses import Bins
 from counterpoint.data.jobs import NO_THETA
 from counterpoint.data.knowledge import Knowledge, Recursion
+from counterpoint.data.schema import Schema
 from counterpoint.data.spaces import ActionSpace, Discrete
 from counterpoint.data.tables.dataframe import from_dataframe
 from counterpoint.data.transitions import Transitions
@@ -105,6 +107,8 @@ class World(ABC):
     """Standard deviation of one step's noise in that column."""
     steps: int
     """Steps of an episode."""
+    evaluation_subjects: ClassVar[int] = 200
+    """Subjects that the true return of a policy is a mean over."""
 
     @abstractmethod
     def begin(self, subjects: int, random: np.random.Generator) -> Hidden:
@@ -305,20 +309,26 @@ def clock(cosine: str, sine: str, steps: int) -> tuple[Recursion, Recursion]:
 
 def decider(policy: Policy, world: World) -> Decide:
     """Let a policy act on observed columns; one that learns about its subjects remembers the episode."""
-    schema = policy.schema
-    levels = {column.name: column.levels for column in schema.states if column.levels}
     actor = policy.rollout_actor()
+    theta = torch.zeros(1, policy.factor_width) if policy.factor_width else NO_THETA
+
+    @torch.no_grad()
+    def choose(state: Float[Tensor, "n s"]) -> Float[Tensor, "n a"]:
+        return actor(state[None], theta.expand(len(state), -1)[None])[0]
+
+    return acting(choose, policy.schema, world)
+
+
+def acting(choose: Callable[[Tensor], Tensor], schema: Schema, world: World) -> Decide:
+    """Let a function from states to actions, in the terms of a log's schema, act on observed columns."""
+    levels = {column.name: column.levels for column in schema.states if column.levels}
     finite = isinstance(schema.actions, Discrete)
     amounts = np.array([world.amounts(choice) for choice in schema.choices()]) if finite else np.zeros((0, 0))
-    width = policy.factor_width
-    theta = torch.zeros(1, width) if width else NO_THETA
 
     def decide(columns: Columns) -> Actions:
         table = world.table(columns)
         values = [_coded(table[name], levels.get(name, ())) for name in schema.state_names]
-        state = torch.from_numpy(np.stack(values, 1)).float()
-        with torch.no_grad():
-            action = actor(state[None], theta.expand(len(state), -1)[None])[0]
+        action = choose(torch.from_numpy(np.stack(values, 1)).float())
         if isinstance(schema.actions, Discrete):
             return amounts[schema.actions.index(action).numpy()]
         return action.numpy().astype(float)

@@ -131,6 +131,7 @@ class EpiCare(World):
     action: ClassVar[tuple[str, ...]] = ("treatment",)
     marker: ClassVar[str] = ""
     has_none: ClassVar[bool] = False
+    evaluation_subjects: ClassVar[int] = 4000
 
     @property
     def steps(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
