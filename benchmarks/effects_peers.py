@@ -2,10 +2,10 @@
 
 Needs `pip install econml` next to this package. The process is partially linear with known effects: two doses follow a
 symptom by curves of it, one fills a slow compartment. LinearDML and CausalForestDML estimate the effect one step ahead
-and are given our features of the history and gradient-boosted trees; DynamicDML estimates the effects of every period of
-a panel on its last state, with lassos on the state, its tanh and its sine, in which the truth is nearly linear. All
-have folds of subjects. A line is (estimator, step): mean error, root mean square error, and share of 90% intervals that hold
-the truth. The last line is a JSON object of the figures.
+and are given our features of the history and gradient-boosted trees; DynamicDML estimates the effects of every period
+of a panel on its last state, with lassos on the state, its tanh and its sine, in which the truth is nearly linear. All
+have folds of subjects. A line is (estimator, step): mean error, root mean square error, and share of 90% intervals that
+hold the truth. The last line is a JSON object of the figures.
 """
 
 import json
@@ -137,10 +137,13 @@ def main(logs: int) -> int:
         part = [(value - truth(dose, step), low <= truth(dose, step) <= high)
                 for other, dose, k, value, low, high in answers if (other, k) == (name, step)]  # fmt: skip
         errors, held = (np.array(column, dtype=float) for column in zip(*part, strict=True))
-        figures.append({"estimator": name, "step": step, "bias": round(float(errors.mean()), 4),
-                        "rmse": round(float((errors**2).mean() ** 0.5), 4), "covered": round(float(held.mean()), 3)})  # fmt: skip
+        bias, rmse, covered = errors.mean(), (errors**2).mean() ** 0.5, held.mean()
+        numbers = {"bias": round(float(bias), 4), "rmse": round(float(rmse), 4), "covered": round(float(covered), 3)}
+        figures.append({"estimator": name, "step": step, **numbers})
         print(figures[-1])
-    print(json.dumps({"logs": logs, "seconds": {k: round(v / logs, 2) for k, v in seconds.items()}, "figures": figures}))
+    print(
+        json.dumps({"logs": logs, "seconds": {k: round(v / logs, 2) for k, v in seconds.items()}, "figures": figures})
+    )
     return 0
 
 

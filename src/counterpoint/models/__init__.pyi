@@ -24,6 +24,7 @@ from counterpoint.models.scm.density import DensitySCM as DensitySCM
 from counterpoint.models.scm.density import location_scale as location_scale
 from counterpoint.models.scm.effects.changes import EquationForm as EquationForm
 from counterpoint.models.scm.exogenous import ExogenousForm as ExogenousForm
+from counterpoint.models.scm.intervals import CounterfactualInterval as CounterfactualInterval
 from counterpoint.models.scm.lstm_factor import LSTMFactor as LSTMFactor
 from counterpoint.models.scm.mixed import MixedSCM as MixedSCM
 from counterpoint.models.scm.posterior import PosteriorDraws as PosteriorDraws

@@ -1,7 +1,7 @@
 """A structural causal model s' = f(s, a, θ, u): abduct the noise, change the action, predict (paper, section 2.2)."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, final, overload
 
 import torch
@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from counterpoint.core.errors import CounterpointError, require
+from counterpoint.core.seeding import generator
 from counterpoint.core.settings import checked
 from counterpoint.data.conversion import convert_actions, convert_states
 from counterpoint.data.jobs import NO_THETA, context
@@ -17,12 +18,15 @@ from counterpoint.data.shapes import Action, State, Theta
 from counterpoint.data.spaces import check_actions, places
 from counterpoint.data.transitions import Transitions
 from counterpoint.models.base import Mechanism, MechanismRecipe, Model, Values
+from counterpoint.models.scm.intervals import SHARED_ROWS, THETA_DRAWS, CounterfactualInterval, half_width
 
 
 class StructuralMechanism(Mechanism):
     """f and its inverse in the noise, for M ensemble members."""
 
     noise_width: int
+    interval_factor: float = SHARED_ROWS
+    """What the members' spread is multiplied by in intervals."""
 
     @property
     def normal_noise(self) -> int:
@@ -92,7 +96,15 @@ class StructuralCausalModel(Model):
 
         return self._by_chunks(noise_of, rows.state, rows.action, rows.next_state, factors)
 
-    def predict(self, state: Values, action: object, noise: object, theta: Theta = NO_THETA) -> Values:
+    @overload
+    def predict(self, state: Values, action: object, noise: object, theta: Theta = NO_THETA) -> Values: ...
+    @overload
+    def predict(
+        self, state: Values, action: object, noise: object, theta: Theta = NO_THETA, *, level: float
+    ) -> CounterfactualInterval[Values]: ...
+    def predict(
+        self, state: Values, action: object, noise: object, theta: Theta = NO_THETA, level: float | None = None
+    ) -> Values | CounterfactualInterval[Values]:
         """Steps 2 and 3: the next state under an action, given the noise.
 
         Args:
@@ -100,17 +112,34 @@ class StructuralCausalModel(Model):
             action: One action for all rows, or one for each row.
             noise: A noise table, as `abduct` and `prior` return it.
             theta: Subject factors, where the model has any.
+            level: For an interval beside every value: the share of next states that it is to hold.
         """
         query, actions = self._query(state, action)
         values = convert_states(noise, self._noise_columns(), "noise").values
         require(len(values) == len(actions), f"{len(values)} rows of noise for {len(actions)} states; give one a state")
-        return query.restore(self._next_state(query.values, actions, values, theta), self.schema.states)
+        after = self._next_state(query.values, actions, values, theta)
+        if level is None:
+            return query.restore(after, self.schema.states)
+        factors = self._factors(theta, len(values))
+        half = self._half_width(self._of_noise_table, level, query.values, actions, values, factors)
+        low, high = self._ends(after, half)
+        return CounterfactualInterval(*(query.restore(x, self.schema.states) for x in (after, low, high)))
 
     @overload
     def counterfactual(self, rows: Transitions, action: str | float, theta: Theta = NO_THETA) -> Tensor: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
     def counterfactual(self, rows: Transitions, action: Values, theta: Theta = NO_THETA) -> Values: ...
-    def counterfactual(self, rows: Transitions, action: object, theta: Theta = NO_THETA) -> object:
+    @overload
+    def counterfactual(  # pyright: ignore[reportOverlappingOverload]
+        self, rows: Transitions, action: str | float, theta: Theta = NO_THETA, *, level: float
+    ) -> CounterfactualInterval[Tensor]: ...
+    @overload
+    def counterfactual(
+        self, rows: Transitions, action: Values, theta: Theta = NO_THETA, *, level: float
+    ) -> CounterfactualInterval[Values]: ...
+    def counterfactual(
+        self, rows: Transitions, action: object, theta: Theta = NO_THETA, level: float | None = None
+    ) -> object:
         """What the next state of each row would have been under `action`.
 
         Args:
@@ -118,12 +147,72 @@ class StructuralCausalModel(Model):
             action: One action for each row, or one for all. The result has its type: a tensor, an array, or a DataFrame
                 of the table's columns; a label or a number gives a tensor.
             theta: Subject factors; inferred from `rows` where they are left out.
+            level: For a `CounterfactualInterval` in place of the values: the share of counterfactuals that the
+                intervals are to hold, as 0.9. Its docstring says what they leave out.
         """
         self._check(rows)
         query = convert_actions(action, self.schema, len(rows))
         actions = query.values.to(rows.state).expand(len(rows), -1)
         after = self._counterfactual(rows, actions[:, None], theta)[:, 0]
-        return after if isinstance(action, str | int | float) else query.restore(after, self.schema.states)
+
+        def restored(values: Tensor) -> object:
+            return values if isinstance(action, str | int | float) else query.restore(values, self.schema.states)
+
+        if level is None:
+            return restored(after)
+        low, high = self._ends(after, self.counterfactual_half_width(rows, actions, level, theta))
+        return CounterfactualInterval(restored(after), restored(low), restored(high))
+
+    @torch.no_grad()
+    def counterfactual_half_width(
+        self, rows: Transitions, action: Float[Tensor, "n a"], level: float, theta: Theta = NO_THETA
+    ) -> Float[Tensor, "n s"]:
+        """Half the width of the interval of each row's counterfactual under `action`.
+
+        Subject factors that are inferred from the rows are drawn from their posterior, so that what is not known of a
+        subject widens its intervals.
+        """
+
+        def predictions(
+            state: Tensor, action: Tensor, next_state: Tensor, other: Tensor, *thetas: Tensor
+        ) -> Float[Tensor, "k n s"]:
+            answers = [
+                self.mechanism.counterfactual(
+                    *self._transition(state, action, drawn, next_state), [self._context(state, other, drawn)]
+                )[0]
+                for drawn in thetas
+            ]
+            return torch.cat(answers)
+
+        thetas = self._theta_draws(rows, theta)
+        half = self._half_width(predictions, level, rows.state, rows.action, rows.next_state, action, *thetas)
+        half[:, list(self.schema.unpredicted)] = 0.0  # Known without the model: static, computed or exogenous.
+        return half
+
+    def _theta_draws(self, rows: Transitions, theta: Theta) -> list[Tensor]:
+        """The factors that were given, or several posterior draws of those inferred from the rows."""
+        if theta.shape[1] or not self.theta_width:
+            return [self._factors(theta, len(rows), rows)]
+        factors, random = self.subject_factors(rows), generator(0, "interval")
+        return [factors.draw(random)[rows.subject.cpu()].to(rows.state) for _ in range(THETA_DRAWS)]
+
+    def _half_width(
+        self, predictions: Callable[..., Float[Tensor, "k n s"]], level: float, *columns: Tensor
+    ) -> Float[Tensor, "n s"]:
+        """Half-widths from members' predictions, block by block."""
+        require(0 < level < 1, f"level={level} is no share; give a number between 0 and 1, as 0.9")
+
+        def half_of(*parts: Tensor) -> Tensor:
+            return half_width(predictions(*parts), self.mechanism.members, level, self.mechanism.interval_factor)
+
+        return self._by_chunks(half_of, *columns)
+
+    def _ends(self, value: State, half: State) -> tuple[State, State]:
+        """Both ends of the intervals, within the declared bounds."""
+        bounds = {name: (low, high) for name, low, high in self.schema.knowledge.bounds}
+        low, high = zip(*(bounds.get(name, (-torch.inf, torch.inf)) for name in self.state_names), strict=True)
+        least, most = value.new_tensor(low), value.new_tensor(high)
+        return (value - half).clamp(least, most), (value + half).clamp(least, most)
 
     @torch.no_grad()
     def _next_state(self, state: State, action: Action, noise: Float[Tensor, "n mu"], theta: Theta) -> State:
@@ -196,8 +285,12 @@ class StructuralCausalModel(Model):
             raise CounterpointError(f"row {missing} has no next state to abduct from; pass rows.with_next()")
 
     def _predict(self, state: Tensor, action: Tensor, noise: Tensor, theta: Tensor) -> Tensor:
+        return self.mechanism.combine(self._of_noise_table(state, action, noise, theta))
+
+    def _of_noise_table(self, state: Tensor, action: Tensor, noise: Tensor, theta: Tensor) -> Float[Tensor, "m n s"]:
+        """Every member's next state under its own columns of a noise table."""
         stacked = noise.view(len(noise), self.mechanism.members, self.mechanism.noise_width).transpose(0, 1)
-        return self.mechanism.combine(self.member_predictions(state, action, stacked, theta))
+        return self.member_predictions(state, action, stacked, theta)
 
     def _context(self, state: Tensor, action: Tensor, theta: Tensor) -> Float[Tensor, "m n c"]:
         return context(state, action, theta=theta).expand(self.mechanism.members, -1, -1)

@@ -19,6 +19,9 @@ from counterpoint.models.scm.exogenous import ExogenousLaw
 class EffectsMechanism(StructuralMechanism, OnlineSubjectMechanism):
     """The law of a step as a structural equation. All members speak of the same θ."""
 
+    interval_factor = 1.0
+    """Members are fitted to bootstrapped subjects, so that they differ as fits to other subjects would."""
+
     def __init__(self, law: EffectsLaw, context: int, exogenous: ExogenousLaw | None = None) -> None:
         super().__init__()
         self.law, self.members, self.context_width, self.exogenous = law, law.members, context, exogenous
