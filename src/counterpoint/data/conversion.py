@@ -18,6 +18,7 @@ from counterpoint.data.schema import Column, Schema, listed
 from counterpoint.data.spaces import Discrete, check_actions
 from counterpoint.data.tables.action_columns import coded_actions
 from counterpoint.data.tables.columns import CheckedColumns, open_table
+from counterpoint.data.tables.made_columns import TableColumn
 from counterpoint.data.tables.missing import filled
 from counterpoint.data.tables.state_columns import encoded
 
@@ -154,7 +155,7 @@ def _of_frame(frame: Any, columns: Sequence[Column], what: str) -> Converted:
 def _cells(table: CheckedColumns, column: Column) -> np.ndarray:
     if column.mask_of and column.name not in table.frame.columns:
         return (~table.present(column.mask_of)).astype(float)
-    return encoded(table, column)
+    return encoded(table, column, TableColumn(column.name, column.name))
 
 
 def labelled(values: Float[Tensor, " n"], column: Column) -> list[Any]:
