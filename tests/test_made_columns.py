@@ -138,7 +138,7 @@ def test_the_weights_of_a_recursion_are_learned_from_training_rows() -> None:
 def test_held_out_subjects_teach_no_recursion() -> None:
     rows, notes = read_table(TABLE, read(recursion="iob", exogenous="meal").layout, 0.3, 1)  # pyright: ignore[reportArgumentType]
     assert rows.schema.learned_with == (0.3, 1)
-    assert any("column 'iob' is computed as 0.8·iob + 0.8·dose + 0.01·meal" in note for note in notes)
+    assert any("column 'iob' is computed: next iob = 0.8·iob + 0.8·dose + 0.01·meal" in note for note in notes)
 
 
 def test_doses_on_board_are_computed_row_by_row() -> None:

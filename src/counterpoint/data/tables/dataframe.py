@@ -72,8 +72,8 @@ def from_dataframe(
         reward: Column of the reward; or, where the table has no such column, an expression of state and action
             columns, of their values in the next row, and of outcomes (1 in the row that ends with one):
             `"-(marker - 100)**2 / 100 - 0.1*dose"`, `"-abs(next marker - 100) - 50*died"`. It is computed exactly in
-            every imagined row, and no reward is learned. Allowed are numbers, + - * / **, comparisons, abs, min, max,
-            log, exp, sqrt and where(condition, a, b); names with blanks stand between backticks.
+            every imagined row, and no reward is learned. Allowed are numbers, `+ - * / **`, comparisons, abs, min,
+            max, log, exp, sqrt and where(condition, a, b); names with blanks stand between backticks.
         done: Column or columns that are true where an episode ends with an outcome (terminated), as
             `["died", "discharged"]`. Every outcome gets its own probability and reward. Rows that follow start a new
             episode.

@@ -24,6 +24,8 @@ SAME_ANGLE = 1e-3
 """Differences of a clock's steps that are rounding, as a share of the period."""
 UNEXPLAINED = 0.01
 """Standard deviation of what a recursion leaves, as a share of that of the column's change, above which it is none."""
+ROUNDING = 1e-6
+"""Relative deviation of changes that are one amount."""
 TINY = 1e-3
 """A source that moves the column by less than this share of its change is dropped."""
 
@@ -310,15 +312,25 @@ def declared_knowledge(layout: Layout, made: MadeColumns, rows: Rows, static: Se
     return replace(known, recursions=(*known.recursions, *fitted))
 
 
+def recursion_text(recursion: Recursion) -> str:
+    """Return a recursion as a formula.
+
+    Example:
+        >>> recursion_text(Recursion("iob", (("iob", 0.8), ("dose", 1.0))))
+        "next iob = 0.8·iob + 1·dose"
+    """
+    terms = [f"{weight:.4g}·{source}" for source, weight in recursion.weights]
+    terms += [f"{recursion.constant:.4g}"] if recursion.constant else []
+    return f"next {recursion.column} = {' + '.join(terms)}".replace("+ -", "- ")
+
+
 def made_notes(layout: Layout, schema: Schema) -> list[str]:
     """Return notes on the recursions that were learned, and on cyclic columns without one."""
     known = schema.knowledge
     notes: list[str] = []
     for recursion in known.recursions:
         if recursion.column in layout.recursion:
-            terms = [f"{weight:.4g}·{source}" for source, weight in recursion.weights]
-            terms += [f"{recursion.constant:.4g}"] if recursion.constant else []
-            notes.append(f"column '{recursion.column}' is computed as {' + '.join(terms)}".replace("+ -", "- "))
+            notes.append(f"column '{recursion.column}' is computed: {recursion_text(recursion)}")
     for name, _ in layout.cyclic:
         pair = f"{name}_cos", f"{name}_sin"
         static = all(column.static for column in schema.states if column.name in pair)
@@ -352,7 +364,9 @@ def fit_recursion(name: str, rows: Rows, exogenous: Sequence[str]) -> Recursion:
     """Learn a linear recursion by least squares; refuse a column that follows none."""
     require(name in rows.names, f"recursion names '{name}', which is not a state column; name one of the state")
     sources, x, y, change = _regression_rows(name, rows, exogenous)
+    size = float(np.sqrt(np.mean(change**2)))
     spread = float(change.std())
+    spread = spread if spread > ROUNDING * size else size  # An age, or a count, advances by one amount.
     require(spread > 0, f"column '{name}' never changes, so it follows no recursion; leave recursion out")
     kept = np.ones(len(sources), dtype=bool)
     weights, constant = _least_squares(x, y)

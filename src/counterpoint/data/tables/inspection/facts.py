@@ -174,6 +174,18 @@ class TableProblem:
 
 
 @dataclass(frozen=True)
+class RoleGuess:
+    """A role of a column beyond state and action: the setting that declares it, and why."""
+
+    setting: str
+    """cyclic, recursion, bounds, exogenous or per."""
+    word: str
+    """The role as on the command line, as hour=24."""
+    column: str
+    why: str
+
+
+@dataclass(frozen=True)
 class Trial:
     """Result of reading the table with the suggested choices."""
 

@@ -10,7 +10,9 @@ import numpy as np
 
 from counterpoint.core.errors import CounterpointError
 from counterpoint.data.doses import Bins
+from counterpoint.data.knowledge import Knowledge
 from counterpoint.data.layout import Layout
+from counterpoint.data.role_words import bounds_of, cycle_of
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.tables.clock import changes
 from counterpoint.data.tables.columns import Table
@@ -22,6 +24,7 @@ from counterpoint.data.tables.inspection.findings import (
     repeats,
     suggested_bins,
 )
+from counterpoint.data.tables.inspection.guesses import ask_roles, guess_roles
 from counterpoint.data.tables.inspection.page import Inspection
 from counterpoint.data.tables.inspection.problems import encoding_problems, problems_of
 from counterpoint.data.tables.inspection.roles import GENERAL, LEAKS, OVERLAP, id_of, says, survey_table
@@ -78,6 +81,11 @@ def check(
         survey = reduced
         inspection = _suggestion(survey, bins, path, readable)
         trial, _ = _try_reading(survey, inspection.choices, bins)
+    if trial.error and inspection.guesses:
+        cautious = _without_guesses(inspection)
+        again, _ = _try_reading(survey, cautious.choices, bins)
+        if not again.error:
+            inspection, trial = cautious, again
     problems = (*encoding_problems(encoding, readable), *problems_of(survey, inspection))
     return replace(inspection, problems=problems, trial=trial)
 
@@ -85,7 +93,16 @@ def check(
 def _suggestion(survey: Survey, bins: Sequence[Bins], path: str, encoding: str) -> Inspection:
     """Describe the table and suggest how to read it."""
     inspection = replace(describe(survey, bins), source=path, encoding=encoding)
+    guesses = guess_roles(survey, bins)
+    inspection = replace(inspection, guesses=guesses, questions=ask_roles(survey, guesses))
     return replace(inspection, choices=_suggested_choices(survey, inspection, bins))
+
+
+def _without_guesses(inspection: Inspection) -> Inspection:
+    """Return the suggestion without guessed roles of state columns."""
+    settings = {guess.setting for guess in inspection.guesses}
+    choices = {name: value for name, value in inspection.choices.items() if name not in settings}
+    return replace(inspection, guesses=(), choices=choices)
 
 
 def _without_leaks(survey: Survey, leaks: dict[str, str]) -> Survey:
@@ -131,6 +148,8 @@ def _suggested_choices(survey: Survey, inspection: Inspection, bins: Sequence[Bi
         "bins": [f"{column_bins.column}={column_bins.count}" for column_bins in bins],
         "encoding": inspection.encoding if inspection.encoding != "utf-8" else "",
     }
+    for setting in ("cyclic", "recursion", "bounds"):
+        choices[setting] = [guess.word for guess in inspection.guesses if guess.setting == setting]
     return {name: value for name, value in choices.items() if value}
 
 
@@ -146,6 +165,8 @@ def _try_reading(survey: Survey, choices: dict[str, Any], bins: Sequence[Bins]) 
     """Read the table, or some subjects of a long one, with the suggested choices; also return leaking columns."""
     fields: dict[str, Any] = {role: () if role in ("state", "action") else "" for role in NEEDED}
     fields |= {name: tuple(value) if isinstance(value, list) else value for name, value in choices.items()}
+    fields |= {"cyclic": tuple(map(cycle_of, choices.get("cyclic", ())))}
+    fields |= {"knowledge": Knowledge(bounds=tuple(map(bounds_of, fields.pop("bounds", ()))))}
     fields |= {"bins": tuple(bins), "categorical": tuple((name, ()) for name in categories_of(survey))}
     sample = _some_subjects(survey)
     frame = survey.columns.frame if sample is None else survey.columns.frame[sample]

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from counterpoint.core.wording import counted
+from counterpoint.data.role_words import bounds_of, cycle_of
 from counterpoint.data.tables.inspection.facts import (
     BEYOND,
     MANY,
@@ -19,6 +20,7 @@ from counterpoint.data.tables.inspection.facts import (
     End,
     MissingValues,
     Rewards,
+    RoleGuess,
     SubjectCounts,
     Support,
     TableProblem,
@@ -29,6 +31,8 @@ MEANS, QUANTILES, ISOLATED = "mean ± sd", "5% to 95%", "isolated"
 JUDGED, HELD_OUT = 50, 0.2
 """Subjects that `evaluate` needs for a verdict, and the share of a table that `fit` keeps for it."""
 SETTLED = "it is left out"
+AS_WORDS = ("bins", "cyclic", "bounds")
+"""Choices that are words of the command line, and otherwise arguments of `from_dataframe`."""
 LEGEND = (
     f"A role with a question mark is a guess. No patient's values are shown: a mean needs {MANY} subjects, a quantile"
     f" {BEYOND} at or beyond it. Isolated values are far from all others."
@@ -55,6 +59,10 @@ class Inspection:
     """The roles that were guessed."""
     choices: dict[str, Any] = field(default_factory=dict)
     """Suggested fields of `Layout`; bins as on the command line."""
+    guesses: tuple[RoleGuess, ...] = ()
+    """Roles of columns that the rows show, which are among the choices."""
+    questions: tuple[RoleGuess, ...] = ()
+    """Roles of columns that only the user can know, which are not."""
     problems: tuple[TableProblem, ...] = ()
     trial: Trial = Trial()
 
@@ -77,7 +85,8 @@ class Inspection:
 
     def call(self) -> str:
         """Return the call of `from_dataframe`."""
-        words = [f"{name}={value!r}" for name, value in self.choices.items() if name != "bins"]
+        words = [f"{name}={_python(name, value)}" for name, value in self.choices.items() if name not in AS_WORDS]
+        words += [_python(name, self.choices[name]) for name in ("cyclic", "bounds") if name in self.choices]
         bins = ", ".join(f"cp.Bins({column.name!r}, {column.bins})" for column in self.actions.doses if column.bins)
         return f"cp.from_dataframe({', '.join(['table', *words, *([f'actions=[{bins}]'] if bins else [])])})"
 
@@ -86,7 +95,11 @@ class Inspection:
         lines = ["# How the table is read, as counterpoint check suggests.", "[table]"]
         for name, value in self.choices.items():
             text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-            lines.append(f"{name} = {text}" + ("  # guessed" if name in self.guessed else ""))
+            lines += [f"# {guess.why}" for guess in self.guesses if guess.setting == name]
+            guessed = name in self.guessed or any(guess.setting == name for guess in self.guesses)
+            lines.append(f"{name} = {text}" + ("  # guessed" if guessed else ""))
+        for question in self.questions:
+            lines += [f"# {question.why}:", f"# {question.setting} = {json.dumps([question.word], ensure_ascii=False)}"]
         return "\n".join(lines) + "\n"
 
     def page(self) -> str:
@@ -95,6 +108,15 @@ class Inspection:
         for title, text in sections(self).items():
             parts += [f"## {title}", text]
         return "\n\n".join(parts) + "\n"
+
+
+def _python(name: str, value: Any) -> str:
+    """Return a choice as an argument of `from_dataframe`."""
+    if name == "cyclic":
+        return f"cyclic={dict(map(cycle_of, value))!r}"
+    if name == "bounds":
+        return f"knowledge=cp.Knowledge(bounds={tuple(map(bounds_of, value))!r})"
+    return repr(value)
 
 
 def percent(share: float) -> str:
@@ -148,6 +170,7 @@ def sections(inspection: Inspection) -> dict[str, str]:
         "Missing values of the state": _missing_text(inspection),
         "Actions": _actions_text(inspection.actions),
         "Outcomes and rewards": _outcomes_text(inspection),
+        "Roles of columns": _roles_text(inspection),
         "To correct or to decide": unsettled or "Nothing.",
         "Settled by the flags below, unless you know better": settled,
         "What the loader would do": _trial_text(inspection.trial),
@@ -219,6 +242,12 @@ def _outcomes_text(inspection: Inspection) -> str:
         )
     if inspection.rewards.last_only:
         lines.append("rewards other than 0 stand on last rows only")
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _roles_text(inspection: Inspection) -> str:
+    lines = [f"{guess.why}: --{guess.setting} {guess.word}" for guess in inspection.guesses]
+    lines += [f"A question: {guess.why}: --{guess.setting} {guess.word}" for guess in inspection.questions]
     return "\n".join(f"- {line}" for line in lines)
 
 
