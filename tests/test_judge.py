@@ -134,15 +134,19 @@ def test_what_follows_an_action_never_given_is_not_in_the_log_either() -> None:
     never = torch.zeros(len(rows), 3, dtype=torch.bool)
     never[1, 2] = True
     half = torch.tensor([0.5, 0.0, 0.5]).expand(len(rows), -1)
-    assert off_support_share(Episodes.of(rows), half, never) == pytest.approx(2 * 0.5 / 5)
+    untried = lambda table: never.gather(1, table.action_index[:, None])[:, 0]
+    by_half = (half * never).sum(1)
+    assert off_support_share(Episodes.of(rows), by_half, untried(rows)) == pytest.approx(2 * 0.5 / 5)
     late = (0.5 * 0.5 + 0.25 * 0.5) / (1.75 + 1.5)
-    assert off_support_share(Episodes.of(rows), half, never, 0.5) == pytest.approx(late), "later steps count less"
+    assert off_support_share(Episodes.of(rows), by_half, untried(rows), 0.5) == pytest.approx(late), (
+        "later steps count less"
+    )
     same = replace(rows, action_index=torch.where(never[:, 2], 2, index))
     always = torch.nn.functional.one_hot(same.action_index, 3).float()
-    assert off_support_share(Episodes.of(same), always, never) == 0.0, (
+    assert off_support_share(Episodes.of(same), (always * never).sum(1), untried(same)) == 0.0, (
         "nobody else was given it, but who logged gave it as well"
     )
-    assert off_support_share(Episodes.of(same), always, torch.ones_like(never)) == 1.0
+    assert off_support_share(Episodes.of(same), torch.ones(len(same)), torch.ones(len(same))) == 1.0
 
 
 def test_few_decisions_without_support_can_be_in_most_records() -> None:
@@ -240,10 +244,10 @@ def test_policies_side_by_side(gentle: Evaluation) -> None:
     assert PolicyComparison.from_json(json.loads(json.dumps(found.to_json()))) == found
 
 
-def test_continuous_doses_are_judged_by_a_model_or_not_at_all() -> None:
+def test_probabilities_of_continuous_doses_are_refused() -> None:
     box = cp.Box((0.0,), (1.0,))
     rows = replace(LOGGED, schema=replace(LOGGED.schema, actions=box), action_index=torch.full_like(LOGGED.step, -1))
-    with pytest.raises(cp.CounterpointError, match="the doses are continuous"):
+    with pytest.raises(cp.CounterpointError, match="has no doses"):
         evaluate(rows, Lottery((1.0,), rows.schema), QUICK)
 
 

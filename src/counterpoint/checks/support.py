@@ -159,8 +159,14 @@ def near_doses(
     """Share of the similar rows in which about that dose was given, and whether there are similar rows."""
     rows, is_similar = similar.rows(state)
     doses = similar.logged.action.cpu()
-    near = ((doses[rows] - action.cpu()[:, None]).abs() <= NEAR_DOSE * _dose_range(doses)).all(-1)
-    return near.double().mean(1), is_similar
+    return about_as_much(doses, doses[rows], action.cpu()[:, None]).double().mean(1), is_similar
+
+
+def about_as_much(
+    logged: Float[Tensor, "m a"], dose: Float[Tensor, "*#n a"], other: Float[Tensor, "*#n a"]
+) -> Bool[Tensor, "*n"]:
+    """Whether doses are about the same, in the range of the usual `logged` ones."""
+    return ((dose - other).abs() <= NEAR_DOSE * _dose_range(logged)).all(-1)
 
 
 def _dose_range(doses: Float[Tensor, "n a"]) -> Float[Tensor, " a"]:

@@ -168,7 +168,7 @@ def _print_diagnostics(evaluation: "Evaluation") -> None:
     if evaluation.mixture:
         mixture = evaluation.mixture
         say(f"evaluated: {mixture}" if mixture.share else "evaluated without a mixture, as set")
-    elif diagnostics:
+    elif diagnostics and evaluation.behaviour:
         say("evaluated without a mixture: the policy draws its actions at random")
 
 

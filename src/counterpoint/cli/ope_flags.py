@@ -28,6 +28,9 @@ class OPEFlags:
     """Weight ε of the ε-mixture that is evaluated in place of a deterministic policy; 0 for the policy itself."""
     soften_towards: Literal["behaviour", "uniform"] = "behaviour"
     """The other part of the mixture: the behaviour policy, or a uniform draw of the actions."""
+    dose_spread: float = 0.5
+    """Standard deviation of the doses that are evaluated around those of a policy of continuous doses, in those of the
+    clinicians' doses in the same state."""
     discount: float = 1.0
     """Discount factor per step; 1 for the undiscounted sum of rewards."""
     severity: str = ""
@@ -46,6 +49,7 @@ class OPEFlags:
 
         return ope.OPESettings(
             behaviour=None if self.behaviour is None else getattr(ope, BEHAVIOURS[self.behaviour][1])(),
+            dose_spread=ope.DoseSpread(self.dose_spread),
             mixture=ope.EpsilonMixture(self.soften, self.soften_towards),
             confounding=Confounding(per=self.confounding),
             severity=self.severity,

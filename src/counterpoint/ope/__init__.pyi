@@ -3,6 +3,8 @@
 from counterpoint.ope.behaviour import BoostedTrees as BoostedTrees
 from counterpoint.ope.behaviour import Logistic as Logistic
 from counterpoint.ope.behaviour import NearestNeighbours as NearestNeighbours
+from counterpoint.ope.continuous import DoseSpread as DoseSpread
+from counterpoint.ope.continuous import ShiftedDoses as ShiftedDoses
 from counterpoint.ope.evaluation import OPESettings as OPESettings
 from counterpoint.ope.evaluation import evaluate as evaluate
 from counterpoint.ope.fqe import FQE as FQE

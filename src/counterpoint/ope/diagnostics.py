@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from counterpoint.checks.support import SimilarRows
+from counterpoint.checks.support import SimilarRows, about_as_much
 from counterpoint.core.errors import require
 from counterpoint.core.seeding import derive, generator
 from counterpoint.core.settings import Amount, Checked, Share
@@ -44,11 +44,19 @@ RIDGE = 10.0
 
 
 def diagnose(data: OPEData, policy: Probabilities, log: Transitions, seed: int = 0) -> Diagnostics:
-    """Compute overlap and support. `policy` are its probabilities before mixing with the behaviour policy."""
+    """Compute overlap and support. `policy` are its probabilities before mixing with the behaviour policy, or doses."""
     rows, episodes = data.rows, data.episodes
-    agreement = policy.gather(1, rows.action_index[:, None]).mean()
     sample = _sample_episodes(episodes, seed)
-    untried = untried_actions(rows[sample], log, policy.shape[1], seed)
+    asked = Episodes.of(rows[sample])
+    if data.ratios is not None:
+        agreement = about_as_much(log.action, rows.action, policy).double().mean()
+        by_policy = untried_doses(asked.rows, policy[sample], log, seed)
+        by_log = untried_doses(asked.rows, rows.action[sample], log, seed)
+    else:
+        agreement = policy.gather(1, rows.action_index[:, None]).mean()
+        untried = untried_actions(asked.rows, log, policy.shape[1], seed)
+        by_policy = (policy[sample] * untried).sum(1)
+        by_log = untried.gather(1, asked.rows.action_index[:, None])[:, 0]
     return Diagnostics(
         subjects=episodes.subjects,
         episodes=len(episodes),
@@ -56,8 +64,8 @@ def diagnose(data: OPEData, policy: Probabilities, log: Transitions, seed: int =
         effective=one_step_effective_sample_size(data),
         effective_records=effective_sample_size(data),
         largest=one_step_largest_share(data),
-        unsupported=min(float((policy[sample] * untried).sum(1).mean()), 1.0),
-        off_support=off_support_share(Episodes.of(rows[sample]), policy[sample], untried, data.discount),
+        unsupported=min(float(by_policy.double().mean()), 1.0),
+        off_support=off_support_share(asked, by_policy.double(), by_log.double(), data.discount),
         agreement=min(float(agreement), 1.0),
     )
 
@@ -72,12 +80,13 @@ def _sample_episodes(episodes: Episodes, seed: int) -> Int[Tensor, " n"]:
 
 
 def off_support_share(
-    episodes: Episodes, policy: Probabilities, untried: Bool[Tensor, "n a"], discount: float = 1.0
+    episodes: Episodes, by_policy: Float[Tensor, " n"], by_log: Float[Tensor, " n"], discount: float = 1.0
 ) -> float:
     """Share of the supported steps of the logged actions that the policy's actions would leave unsupported.
 
-    A step is supported if neither its action nor an earlier one of the episode is in `untried`: what follows such an
-    action is not in the log. With u the probability of such an action, the share of supported steps is
+    A step is supported if neither its action nor an earlier one of the episode was untried: what follows such an action
+    is not in the log. With u the probability of such an action under the policy (`by_policy`), or whether the logged
+    action is one (`by_log`), the share of supported steps is
     Σ γ^t·Π_{k ≤ t}(1 − u_k) / Σ γ^t. It is divided by that of the logged actions, the most that a log of this size can
     support.
     """
@@ -87,9 +96,17 @@ def off_support_share(
         survival = (1 - episodes.table(unsupported.double())).cumprod(1)
         return float((survival * weight).sum() / weight.sum())
 
-    by_policy = supported((policy * untried).sum(1))
-    by_log = supported(untried.gather(1, episodes.rows.action_index[:, None])[:, 0])
-    return 1 - min(by_policy / by_log, 1.0) if by_log > 0 else 1.0
+    most = supported(by_log)
+    return 1 - min(supported(by_policy) / most, 1.0) if most > 0 else 1.0
+
+
+def untried_doses(rows: Transitions, dose: Float[Tensor, "n a"], log: Transitions, seed: int = 0) -> Bool[Tensor, " n"]:
+    """Mark the rows in whose similar states no other subject of the log was given about that dose."""
+    similar = SimilarRows(log, seed=seed)
+    neighbours, _ = similar.nearest(rows.state)
+    other_subject = similar.logged.subject[neighbours] != rows.subject[:, None]
+    alike = about_as_much(log.action, similar.logged.action[neighbours], dose[:, None])
+    return ~(other_subject & alike).any(1)
 
 
 def untried_actions(rows: Transitions, log: Transitions, actions: int, seed: int = 0) -> Bool[Tensor, "n a"]:

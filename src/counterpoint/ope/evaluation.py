@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from counterpoint.core.errors import require
+from counterpoint.core.errors import CounterpointError, require
 from counterpoint.core.seeding import derive
 from counterpoint.core.settings import Checked, Fraction, Positive, Share, checked
 from counterpoint.core.statistics import Interval
@@ -22,17 +22,15 @@ from counterpoint.data.transitions import Transitions, concatenate, subject_fold
 from counterpoint.models.base import Model
 from counterpoint.nets.training import Monitor
 from counterpoint.ope.behaviour import Behaviour, BoostedTrees, Logistic, NearestNeighbours
+from counterpoint.ope.continuous import DoseIntervention, DoseSpread, EvaluatedDoses, dose_target
 from counterpoint.ope.diagnostics import (
     SubjectPartition,
     VerdictEvidence,
     VerdictLimits,
-    as_sentence,
     by_group,
     by_severity,
     check_severity,
     diagnose,
-    distrusted_reasons,
-    outside_range_reasons,
     verdict,
 )
 from counterpoint.ope.estimators import (
@@ -63,7 +61,6 @@ from counterpoint.ope.problem import (
     OPEData,
     Probabilities,
     StochasticPolicy,
-    discrete_actions,
     resampled,
     target,
 )
@@ -94,11 +91,8 @@ MIN_SPREAD = 1e-12
 MIN_PAIRS = 20
 """Pairs of a row and an action that a point of the calibration curve needs; fewer are noise, and could identify a
 subject."""
-CONTINUOUS = (
-    "The doses are continuous, so logged records cannot be weighted: the estimates come from the model alone, and the"
-    " log cannot check them; read the table with the doses cut (--bins 5)."
-)
 
+EvaluatedPolicy = Policy | StochasticPolicy | DoseIntervention
 BehaviourRecipe = Logistic | BoostedTrees | NearestNeighbours | TabularBehaviour
 SubjectMask = Bool[Tensor, " subjects"]
 
@@ -115,7 +109,9 @@ class OPESettings(Checked):
     critic: FQE | TabularFQE | None = None
     """Fitted Q evaluation. None: counts where all state columns are categories, else linear in random features."""
     mixture: EpsilonMixture = EpsilonMixture()
-    """Mixture with the behaviour policy that is evaluated in place of a deterministic policy."""
+    """Mixture with the behaviour policy that is evaluated in place of a deterministic policy of listed actions."""
+    dose_spread: DoseSpread = DoseSpread()
+    """The spread around a deterministic policy's continuous doses with which it is evaluated."""
     confounding: Confounding = Confounding()
     """Strengths of unmeasured confounding for the sensitivity analysis."""
     limits: VerdictLimits = VerdictLimits()
@@ -162,12 +158,16 @@ class OPEProblem:
 
     data: OPEData
     policy: Probabilities
-    """Action probabilities of the policy in the evaluated rows, before mixing with the behaviour policy."""
+    """Action probabilities of the policy in the evaluated rows, before mixing with the behaviour policy; its doses
+    where they are continuous."""
     deterministic: bool
     """Whether the policy always takes one action."""
-    behaviours: dict[str, Behaviour]
-    """Action probabilities of the behaviour policy in every row of `log`, keyed by estimator. The first entry is the
-    one used for the recommended estimate; the others are for sensitivity analysis."""
+    alternatives: dict[str, OPEData]
+    """The data with other estimates of the behaviour policy, or of the density ratios, for sensitivity analysis."""
+    behaviour: BehaviourSummary | None
+    """Quality of the estimated behaviour policy; None for continuous doses."""
+    calibration_error: float
+    """Calibration error of the behaviour policy's probabilities, or of the classifier behind the density ratios."""
     critic: Critic
     """Cross-fitted: each row's values come from a fit without its subject."""
     first_values: Float[Tensor, "b e"]
@@ -176,6 +176,8 @@ class OPEProblem:
     """Counts of the subjects in those resampled logs."""
     log: Transitions
     """The evaluated rows, followed by rows of other subjects."""
+    notes: tuple[str, ...] = ()
+    """What was evaluated in place of a dose, and how its density ratios were estimated."""
 
     @property
     def estimators(self) -> dict[str, Estimator]:
@@ -220,10 +222,14 @@ class OPEProblem:
         interval = paired_interval(estimator, self.data, other.data, baseline, *bootstrap_of(settings, seed))
         return widened(interval, critic_spread(self.fqe() - other.fqe()), settings.confidence)
 
-    def with_behaviour(self, behaviour: Behaviour) -> "OPEProblem":
+    def with_data(self, name: str) -> "OPEProblem":
         """The same problem with another estimate of the behaviour policy."""
-        probabilities = behaviour.probabilities[: len(self.data.rows)]
-        return replace(self, data=replace(self.data, behaviour=probabilities))
+        return replace(self, data=self.alternatives[name])
+
+    @property
+    def continuous(self) -> bool:
+        """Whether doses are continuous."""
+        return self.data.ratios is not None
 
 
 def bootstrap_of(settings: OPESettings, seed: int) -> tuple[int, float, int]:
@@ -263,16 +269,76 @@ def fit_problem(
     behaviour = next(iter(behaviours.values())).probabilities[: len(rows)]
     evaluated = policy_in_log.mixed(settings.mixture, rows, behaviour)
     data = OPEData(episodes, evaluated.now, evaluated.after, behaviour, settings.discount)
+    alternatives = {
+        name: replace(data, behaviour=other.probabilities[: len(rows)]) for name, other in list(behaviours.items())[1:]
+    }
+    summary = _behaviour_summary(behaviours)
+    nuisances = alternatives, summary, summary.error
     recipe = settings.for_table(rows.schema).critic
+    fitted = _fitted_critics(recipe, data, settings, seed, monitor)
+    return OPEProblem(data, policy_in_log.now, policy_in_log.deterministic, *nuisances, *fitted, log)
+
+
+def fit_dose_problem(
+    rows: Transitions,
+    policy: EvaluatedDoses,
+    settings: OPESettings,
+    others: Transitions | None = None,
+    model: Model | None = None,
+    seed: int = 0,
+    monitor: Monitor = Monitor(),
+) -> OPEProblem:
+    """Compute the policy's doses, estimate their density ratios and fit critics."""
+    episodes = Episodes.of(rows)
+    log = whole_log(rows, others)
+    monitor.report("density ratios", 0, 1)
+    doses = dose_target(policy, log, settings.dose_spread, settings.folds, model, seed)
+    monitor.report("density ratios", 1, 1)
+    evaluated = slice(len(rows))
+    now, after = doses.now[evaluated].flatten(1), doses.after[evaluated].flatten(1)
+    first, *rest = ((name, ratio[evaluated]) for name, ratio in doses.ratios.items())
+    data = OPEData(episodes, now, after, torch.zeros(len(rows), 0), settings.discount, first[1])
+    alternatives = {name: replace(data, ratios=ratio) for name, ratio in rest}
+    intervention = isinstance(policy, DoseIntervention)
+    what = f"the policy's doses with a spread of {settings.dose_spread}"
+    what = "the intervention on the logged doses" if intervention else what
+    notes = (f"evaluated: {what}; density ratios by {first[0]}, {doses.calibration_error:.1%} off on average",)
+    recipe = settings.critic if isinstance(settings.critic, FQE) else FQE()
+    fitted = _fitted_critics(recipe, data, settings, seed, monitor)
+    nuisances = alternatives, None, doses.calibration_error
+    return OPEProblem(data, doses.centre[evaluated], not intervention, *nuisances, *fitted, log, notes)
+
+
+def _fitted_critics(
+    recipe: FQE | TabularFQE, data: OPEData, settings: OPESettings, seed: int, monitor: Monitor
+) -> tuple[Critic, Float[Tensor, "b e"], Float[Tensor, "b subjects"]]:
+    """A critic cross-fitted by subject, and first values in critics of resampled logs with their counts."""
+    episodes = data.episodes
     critic_seed = derive(seed, "critic")
     folds = subject_folds(episodes.subjects, min(settings.folds, episodes.subjects), critic_seed)
     critic = recipe.cross_fit(data, folds, critic_seed, monitor.stage("critic"))
     drawn = resampled(episodes.subjects, settings.critic_draws, derive(seed, "critics"))
     counts = torch.cat([torch.ones_like(drawn[:1]), drawn])
     first_values = recipe.first_values(data, counts, critic_seed, monitor.stage("resampled critics"))
-    return OPEProblem(
-        data, policy_in_log.now, policy_in_log.deterministic, behaviours, critic, first_values, counts, log
-    )
+    return critic, first_values, counts
+
+
+def fit_any_problem(
+    rows: Transitions,
+    policy: EvaluatedPolicy,
+    settings: OPESettings,
+    others: Transitions | None = None,
+    model: Model | None = None,
+    seed: int = 0,
+    monitor: Monitor = Monitor(),
+    behaviours: dict[str, Behaviour] | None = None,
+) -> OPEProblem:
+    """The problem of listed actions or that of continuous doses, whichever the log has."""
+    if not isinstance(rows.actions, Discrete):
+        return fit_dose_problem(rows, policy, settings, others, model, seed, monitor)
+    if isinstance(policy, DoseIntervention):
+        raise CounterpointError("an intervention shifts continuous doses, and the log's actions are a list of them")
+    return fit_problem(rows, policy, settings, others, model, seed, monitor, behaviours)
 
 
 def whole_log(rows: Transitions, others: Transitions | None) -> Transitions:
@@ -310,7 +376,7 @@ def describe_recipe(recipe: Any) -> str:
 class EvaluationRequest:
     """The policy to evaluate, and how."""
 
-    policy: Policy | StochasticPolicy
+    policy: EvaluatedPolicy
     settings: OPESettings
     held_out: bool
     name: str
@@ -331,7 +397,7 @@ class EvaluationRequest:
 @checked
 def evaluate(
     rows: Transitions,
-    policy: Policy | StochasticPolicy,
+    policy: EvaluatedPolicy,
     settings: OPESettings = OPESettings(),
     *,
     others: Transitions | None = None,
@@ -347,7 +413,7 @@ def evaluate(
 
     Arguments:
         rows: whole episodes to evaluate on, preferably of subjects that the policy was not learned from.
-        policy: the policy to evaluate.
+        policy: the policy to evaluate, or an intervention on continuous doses.
         settings: estimators' settings.
         others: rows of other subjects; used to fit the behaviour policy and to find similar states.
         held_out: whether `rows` are of subjects that the policy was not learned from.
@@ -371,9 +437,7 @@ def evaluate(
     in_model = estimate_in_model(
         policy, Episodes.of(rows), model, task, discount, confidence, draws, seed, monitor, check
     )
-    if not isinstance(rows.actions, Discrete):
-        return evaluate_by_model(rows, request, in_model, others)
-    problem = fit_problem(rows, policy, settings, others, model, seed, monitor)
+    problem = fit_any_problem(rows, policy, settings, others, model, seed, monitor)
     return evaluate_problem(problem, request, in_model, monitor)
 
 
@@ -389,7 +453,6 @@ def evaluate_problem(
     gain = Estimate.of(f"difference from the {LOGGED}", problem.gain(settings, seed))
     difference = clip_difference(gain, estimates[0], base.logged, possible)
     diagnostics = diagnose(data, problem.policy, problem.log, seed)
-    behaviour = _behaviour_summary(problem)
     sensitivity = clip_sensitivity(_sensitivity(problem, settings, seed, difference.excludes(0.0)), possible)
     severity = by_severity(data, settings.severity, seed)
     evidence = VerdictEvidence(
@@ -397,7 +460,7 @@ def evaluate_problem(
         fitted=estimates[-1],
         others=sensitivity.behaviour,
         diagnostics=diagnostics,
-        calibration_error=behaviour.error,
+        calibration_error=problem.calibration_error,
         breakdown_strength=sensitivity.breakdown_strength,
         held_out=request.independent,
         distrusted=in_model.distrusted,
@@ -414,31 +477,14 @@ def evaluate_problem(
         estimates=(*estimates, *base.estimates),
         difference=difference,
         diagnostics=diagnostics,
-        behaviour=behaviour,
+        behaviour=problem.behaviour,
         groups=_subgroups(problem, by_group(request.policy, data.episodes), request, possible),
         severity_by=severity.by,
         severity=_subgroups(problem, severity, request, possible),
         sensitivity=sensitivity,
-        mixture=settings.mixture if problem.deterministic else None,
-        notes=(*clipping_notes(estimates, possible), *base.notes),
+        mixture=settings.mixture if problem.deterministic and not problem.continuous else None,
+        notes=(*problem.notes, *clipping_notes(estimates, possible), *base.notes),
     )
-
-
-def evaluate_by_model(
-    rows: Transitions, request: EvaluationRequest, in_model: ModelEstimates, others: Transitions | None = None
-) -> Evaluation:
-    """Evaluate a policy with continuous doses, which have no action probabilities, by the model alone."""
-    if not in_model.estimates:
-        discrete_actions(rows)
-    nothing = torch.zeros(len(rows), 0)
-    data = OPEData(Episodes.of(rows), nothing, nothing, nothing, request.settings.discount)
-    log = whole_log(rows, others)
-    possible = request.possible(rows, log)
-    base = _evaluation_without_weights(data, request, in_model, possible)
-    outside = outside_range_reasons(_names_outside(base.estimates), possible)
-    shifted = map(as_sentence, shifted_records(log, suspected=False))
-    reasons = (*shifted, CONTINUOUS, *distrusted_reasons(in_model.distrusted), *outside)
-    return replace(base, reasons=reasons, recommended=in_model.estimates[0].name)
 
 
 def _names_outside(estimates: tuple[Estimate, ...]) -> tuple[str, ...]:
@@ -490,8 +536,8 @@ def _estimates(problem: OPEProblem, settings: OPESettings, seed: int, monitor: M
     return (*estimates, Estimate.of("FQE", fqe))
 
 
-def _behaviour_summary(problem: OPEProblem) -> BehaviourSummary:
-    name, behaviour = next(iter(problem.behaviours.items()))
+def _behaviour_summary(behaviours: dict[str, Behaviour]) -> BehaviourSummary:
+    name, behaviour = next(iter(behaviours.items()))
     curve = behaviour.calibration()
     points = zip(curve.probability.tolist(), curve.taken.tolist(), curve.pairs.tolist(), strict=True)
     shown = tuple((predicted, observed) for predicted, observed, pairs in points if pairs >= MIN_PAIRS)
@@ -518,23 +564,24 @@ def _sensitivity(problem: OPEProblem, settings: OPESettings, seed: int, signific
     The breakdown strength is only searched for if the difference from the logged return is `significant`.
     """
     data = problem.data
-    alternatives = list(problem.behaviours.items())[1:]
     estimates = tuple(
-        Estimate.of(name, problem.with_behaviour(behaviour).interval(RECOMMENDED, settings, seed))
-        for name, behaviour in alternatives
+        Estimate.of(name, problem.with_data(name).interval(RECOMMENDED, settings, seed))
+        for name in problem.alternatives
     )
     counts = resampled(data.episodes.subjects, settings.draws, derive(seed, "confounding"))
-    per = settings.confounding.per
+    # The odds of a single dose have no bound that a probability would give.
+    confounding = replace(settings.confounding, per="record") if problem.continuous else settings.confounding
+    per = confounding.per
     strength = None
     if significant:
         strength = breakdown_strength(data, counts, logged_return(data, counts), per, settings.confidence)
-    return Sensitivity(estimates, per, bounds(data, counts, settings.confounding, settings.confidence), strength)
+    return Sensitivity(estimates, per, bounds(data, counts, confounding, settings.confidence), strength)
 
 
 @checked
 def compare(
     rows: Transitions,
-    policies: Mapping[str, Policy | StochasticPolicy],
+    policies: Mapping[str, EvaluatedPolicy],
     settings: OPESettings = OPESettings(),
     *,
     others: Transitions | None = None,
@@ -548,13 +595,14 @@ def compare(
     The arguments are those of `evaluate`; `models` infer subject factors for the policies that need them.
     """
     require(len(policies) > 0, "there is no policy to compare; give at least one")
-    behaviours = estimate_behaviours(settings, whole_log(rows, others), seed, monitor)
+    listed = isinstance(rows.actions, Discrete)
+    behaviours = estimate_behaviours(settings, whole_log(rows, others), seed, monitor) if listed else None
     problems: dict[str, OPEProblem] = {}
     evaluations: dict[str, Evaluation] = {}
     for name, policy in policies.items():
         stage = monitor.stage(name)
         model = (models or {}).get(name)
-        problem = fit_problem(rows, policy, settings, others, model, seed, stage, behaviours)
+        problem = fit_any_problem(rows, policy, settings, others, model, seed, stage, behaviours)
         request = EvaluationRequest(policy, settings, held_out, name, seed)
         evaluation = evaluate_problem(problem, request, ModelEstimates(), stage)
         problems[name] = problem

@@ -30,6 +30,7 @@ from counterpoint.core.artifacts import device_of, recipe_hash, tensors_hash
 from counterpoint.core.errors import CounterpointError, require
 from counterpoint.core.seeding import generator
 from counterpoint.core.settings import Amount, Checked, Count, checked
+from counterpoint.data.far_values import near
 from counterpoint.data.jobs import spread_levels
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
@@ -144,7 +145,7 @@ def subjects_of(rows: Transitions) -> Int[Tensor, " n"]:
 
 @dataclass(frozen=True)
 class FQE(CriticRecipe):
-    """Fitted Q evaluation, linear in random features. Assumes a discrete action space."""
+    """Fitted Q evaluation, linear in random features of the state and a listed action, or of state and doses."""
 
     hidden: Count = 256
     """Random features in addition to state columns and action indicators."""
@@ -160,7 +161,8 @@ class FQE(CriticRecipe):
         longest = data.episodes.places.shape[1]
         horizon = self.horizon or longest
         require(horizon >= longest, f"horizon={horizon} is shorter than an episode of {longest} steps; give as many")
-        features = RandomFeatures(data.rows, self.hidden, seed, device_of(device))
+        kind = RandomFeatures if isinstance(data.rows.actions, Discrete) else DoseFeatures
+        features = kind(data.rows, self.hidden, seed, device_of(device))
         learner = FittedQ(data, counts, features, self.ridge, horizon)
         inputs = tensors_hash({"counts": counts, "policy": data.policy, "policy_after": data.policy_after})
         run_hash = recipe_hash(self, data.rows.fingerprint, data.discount, seed, inputs)
@@ -172,7 +174,7 @@ class FQE(CriticRecipe):
 class LinearValues:
     """Linear value functions of every member and number of remaining steps."""
 
-    features: "RandomFeatures"
+    features: "RandomFeatures | DoseFeatures"
     weights: Float[Tensor, "b h d"]
     low: Float[Tensor, "b h"]
     high: Float[Tensor, "b h"]
@@ -187,7 +189,7 @@ class LinearValues:
             place = (remaining == steps).nonzero()[:, 0]
             here = rows[place]
             next_place = place[continues[here] & (steps > 1)]
-            taken = self.features.taken(log.state[here], log.action_index[here])
+            taken = self.features.logged(log, here)
             state = self.features.expected(log.state[here], data.policy[here])
             after = self.features.expected(log.next_state[rows[next_place]], data.policy_after[rows[next_place]])
             values[0][:, place] = self._at(steps - 1, taken, members).to(home)
@@ -219,6 +221,10 @@ class RandomFeatures:
         offsets = torch.randn(1, hidden, generator=random) + torch.randn(self.actions, hidden, generator=random)
         self.mean, self.scale, self.slopes, self.offsets = (x.to(device) for x in (mean, scale, slopes, offsets))
         self.width = 1 + columns.shape[1] + self.actions + hidden
+
+    def logged(self, log: Transitions, rows: Int[Tensor, " r"]) -> Float[Tensor, "r d"]:
+        """φ(s, a) of the logged actions of some rows."""
+        return self.taken(log.state[rows], action_numbers(log)[rows])
 
     def taken(self, state: Float[Tensor, "n s"], action: Int[Tensor, " n"]) -> Float[Tensor, "n d"]:
         """φ(s, a) of one action for every state."""
@@ -255,6 +261,49 @@ class RandomFeatures:
         return torch.cat([mass, z * mass, probability, hidden], 1)
 
 
+class DoseFeatures:
+    """The features φ of a log's states and doses, the same for all members.
+
+    φ(s, a) = (1, z, u, u², 1[a = 0], relu((z, u)·Ω + β)),    z and u: standardised state and doses
+    """
+
+    def __init__(self, rows: Transitions, hidden: int, seed: int, device: torch.device) -> None:
+        self.categories, self.doses, self.device = rows.schema.categories, rows.action.shape[1], device
+        numeric = len(rows.schema.states) - len(self.categories)
+        columns = torch.cat([rows.action, spread_levels(rows.state, self.categories)], 1)
+        scale, mean = torch.std_mean(near(columns), 0, correction=0)
+        scale[scale <= 1e-8] = 1.0
+        scale[self.doses + numeric :] = 1.0  # Indicators of levels stay 0 or 1.
+        mean[self.doses + numeric :] = 0.0
+        random = generator(seed, "features")
+        slopes = torch.randn(columns.shape[1], hidden, generator=random)
+        slopes = slopes * max(numeric + len(self.categories) + self.doses, 1) ** -0.5
+        offsets = torch.randn(1, hidden, generator=random)
+        self.mean, self.scale, self.slopes, self.offsets = (x.to(device) for x in (mean, scale, slopes, offsets))
+        self.width = 1 + columns.shape[1] + 2 * self.doses + hidden
+
+    def logged(self, log: Transitions, rows: Int[Tensor, " r"]) -> Float[Tensor, "r d"]:
+        """φ(s, a) of the logged doses of some rows."""
+        return self.expected(log.state[rows], log.action[rows])
+
+    def expected(self, state: Float[Tensor, "n s"], drawn: Float[Tensor, "n c"]) -> Float[Tensor, "n d"]:
+        """Mean φ(s, a) over doses drawn in every state, side by side."""
+        features = torch.empty(len(state), self.width, device=self.device)
+        blocks = zip(features.split(BLOCK), state.split(BLOCK), drawn.split(BLOCK), strict=True)
+        for output, states, doses in blocks:
+            parts = doses.to(self.device).split(self.doses, 1)
+            spread = spread_levels(states.to(self.device), self.categories)
+            output.copy_(torch.stack([self._of(spread, part) for part in parts]).mean(0))
+        return features
+
+    def _of(self, spread: Float[Tensor, "n w"], dose: Float[Tensor, "n a"]) -> Float[Tensor, "n d"]:
+        x = (torch.cat([dose, spread], 1) - self.mean) / self.scale
+        x = x.clamp(-MAX_DEVIATIONS, MAX_DEVIATIONS)
+        none = (dose == 0).to(x)
+        hidden = (x @ self.slopes + self.offsets).relu()
+        return torch.cat([torch.ones_like(x[:, :1]), x, x[:, : self.doses].square(), none, hidden], 1)
+
+
 class FittedQ(StackTraining):
     """Backups of all members: update j computes w_j from w_{j−1}."""
 
@@ -265,7 +314,7 @@ class FittedQ(StackTraining):
         self,
         data: OPEData,
         counts: Float[Tensor, "b subjects"],
-        features: RandomFeatures,
+        features: "RandomFeatures | DoseFeatures",
         ridge: float,
         horizon: int,
     ) -> None:
@@ -275,7 +324,7 @@ class FittedQ(StackTraining):
         log = rows[usable]
         self.discount = data.discount
         following = torch.where(log.has_next[:, None], log.next_state, log.state)
-        taken = features.taken(log.state, action_numbers(log))
+        taken = features.logged(log, torch.arange(len(log)))
         after = features.expected(following, data.policy_after[usable])
         penalty = torch.full((features.width,), ridge, dtype=torch.double, device=device)
         penalty[0] *= CONSTANT_RIDGE

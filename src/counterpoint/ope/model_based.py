@@ -28,7 +28,7 @@ from counterpoint.data.transitions import Transitions
 from counterpoint.models.base import Model
 from counterpoint.models.scm.base import StructuralCausalModel
 from counterpoint.nets.training import Monitor
-from counterpoint.ope.problem import Episodes, StochasticPolicy, resampled
+from counterpoint.ope.problem import Episodes, resampled
 from counterpoint.ope.result import Estimate
 from counterpoint.policies.base import Policy, Verdict, joint_actor
 from counterpoint.simulation.models import ModelSimulator, abducted
@@ -83,7 +83,7 @@ class ModelEstimates:
 
 
 def estimate_in_model(
-    policy: Policy | StochasticPolicy,
+    policy: object,
     episodes: Episodes,
     model: Model | None,
     task: Task | None,

@@ -97,9 +97,12 @@ class OPEData:
     """π(·|s): the evaluated policy in every row's state."""
     policy_after: Float[Tensor, "n a"]
     """π(·|s′): the same in the next state; 0 where there is none."""
-    behaviour: Float[Tensor, "n a"]
+    behaviour: Float[Tensor, "n _"]
     """μ(·|s): the behaviour policy in every row's state."""
     discount: float = 1.0
+    ratios: Float[Tensor, " n"] | None = None
+    """Density ratio of every logged dose, where doses are continuous: then `policy` and `policy_after` hold doses drawn
+    from the evaluated policy, side by side, and `behaviour` has no columns."""
 
     @property
     def rows(self) -> Transitions:
@@ -108,8 +111,11 @@ class OPEData:
     @cached_property
     def ratio(self) -> Float[Tensor, "e t"]:
         """Importance ratio π(a|s)/μ(a|s) of every logged action; 1 after the end of an episode."""
-        taken = self.rows.action_index[:, None]
-        ratio = self.policy.gather(1, taken)[:, 0] / self.behaviour.gather(1, taken)[:, 0]
+        if self.ratios is not None:
+            ratio = self.ratios
+        else:
+            taken = self.rows.action_index[:, None]
+            ratio = self.policy.gather(1, taken)[:, 0] / self.behaviour.gather(1, taken)[:, 0]
         return torch.where(self.episodes.present, self.episodes.table(ratio), 1.0)
 
     @cached_property
@@ -216,15 +222,46 @@ def target(
     assert isinstance(policy, Policy)
     samples_posterior = isinstance(policy, PersonalPolicy) and policy.recipe.posterior_sampling
     draws = DRAWS if samples_posterior else 1
+    act, act_after = _action_functions(policy, rows, model, seed)
+    now = _action_frequencies(act, rows.state, draws, actions)
+    after = _action_frequencies(act_after, rows.next_state[has_next], draws, actions)
+    return TargetPolicy(now, _scatter(has_next, after), not samples_posterior)
+
+
+@torch.no_grad()
+def policy_actions(
+    policy: Policy | StochasticPolicy, rows: Transitions, model: Model | None = None, seed: int = 0
+) -> tuple[Float[Tensor, "n a"], Float[Tensor, "n a"]]:
+    """Compute the policy's action in every row's state and in the next one; 0 where there is none.
+
+    Subject factors are inferred as in `target`.
+    """
+    if not isinstance(policy, Policy):
+        raise CounterpointError("a policy of probabilities has no doses; evaluate it on a list of actions")
+    has_next = rows.has_next
+    act, act_after = _action_functions(policy, rows, model, seed)
+    now, after = (
+        torch.cat([function(part, slice(first, first + len(part))) for first, part in _chunks(states)]).to(rows.state)
+        for function, states in ((act, rows.state), (act_after, rows.next_state[has_next]))
+    )
+    return now, _scatter(has_next, after)
+
+
+def _chunks(states: Float[Tensor, "m s"]) -> list[tuple[int, Float[Tensor, "c s"]]]:
+    """States in chunks, each with the place of its first one; one empty chunk of no states."""
+    return [(first, states[first : first + CHUNK]) for first in range(0, max(len(states), 1), CHUNK)]
+
+
+def _action_functions(
+    policy: Policy, rows: Transitions, model: Model | None, seed: int
+) -> "tuple[ActionFunction, ActionFunction]":
+    """The policy's actions in the states of the rows, and in the next states of those that have one."""
     random = generator(seed, "exploring")
     factors = factors_after = None
     if isinstance(policy, PersonalPolicy) or policy.factor_width > 0:
         factors, updated = factors_in_rows(_factor_model(policy, model), rows)
-        factors_after = updated[has_next]
-    now = _action_frequencies(_action_function(policy, factors, random), rows.state, draws, actions)
-    act_after = _action_function(policy, factors_after, random)
-    after = _action_frequencies(act_after, rows.next_state[has_next], draws, actions)
-    return TargetPolicy(now, _scatter(has_next, after), not samples_posterior)
+        factors_after = updated[rows.has_next]
+    return _action_function(policy, factors, random), _action_function(policy, factors_after, random)
 
 
 def following_rows(rows: Transitions) -> tuple[Int[Tensor, " n"], Bool[Tensor, " n"]]:
