@@ -213,7 +213,7 @@ def test_commands_after_the_check_repeat_its_verdict_in_one_line(folder: Path, t
     assert "Support is thin." not in said
 
 
-def test_continuous_doses_are_judged_inside_the_model(tmp_path: Path, capsys) -> None:
+def test_continuous_doses_are_evaluated_from_the_log_and_inside_the_model(tmp_path: Path, capsys) -> None:
     log = table(60)
     log["dose"] = log["dose"] + np.random.default_rng(0).random(len(log)).round(3)
     log.to_csv(tmp_path / "log.csv", index=False)
@@ -222,12 +222,15 @@ def test_continuous_doses_are_judged_inside_the_model(tmp_path: Path, capsys) ->
     command("evaluate", "--run", run, *QUICK)
     found = Run(run).evaluation
     assert found.verdict == "cannot be judged"
-    assert "--bins" in found.reasons[0]
-    assert [each.name for each in found.estimates] == ["SCM rollouts", "CF-PE"]
+    assert "30 subjects" in found.reasons[0]
+    names = [each.name for each in found.estimates]
+    assert names[0] == found.recommended == "one-step DR"
+    assert names[-2:] == ["SCM rollouts", "CF-PE"]
+    assert "a spread of 0.5 standard deviations" in capsys.readouterr().out
     assert (run / "evaluation.png").exists()
     distrust(run)
     command("evaluate", "--run", run, *QUICK)
-    assert "the model failed its checks" in Run(run).evaluation.reasons[1]
+    assert any("the model failed its checks" in reason for reason in Run(run).evaluation.reasons)
     capsys.readouterr()
 
 
