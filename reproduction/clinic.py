@@ -24,9 +24,11 @@ from reproduction.clinic_methods import BETTER, CANDIDATES, PRACTICE, QUICK, Lea
 from reproduction.experiment import Cell, Context, Experiment, Rows
 from reproduction.pages.clinic import COLUMNS, EVALUATION, clinic_figure, clinic_page
 from reproduction.pages.tables import group_by
+from reproduction.worlds.ahn_chemo import AhnChemo
 from reproduction.worlds.base import World
 from reproduction.worlds.epicare import EpiCare
 from reproduction.worlds.infusion import Infusion
+from reproduction.worlds.oberst_sepsis import OberstSepsis
 from reproduction.worlds.pharmacokinetic import Pharmacokinetic
 
 EVALUATION_SEED = 2**20
@@ -36,7 +38,7 @@ REFUSED = "cannot be judged"
 
 def worlds() -> dict[str, World]:
     """Return every world by its name in the table."""
-    return {world.name: world for world in (Pharmacokinetic(), Infusion(), EpiCare())}
+    return {world.name: world for world in (Pharmacokinetic(), Infusion(), EpiCare(), OberstSepsis(), AhnChemo())}
 
 
 @dataclass(frozen=True)

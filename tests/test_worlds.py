@@ -8,9 +8,11 @@ import torch
 
 import counterpoint as cp
 from counterpoint.policies.base import Policy
+from reproduction.worlds.ahn_chemo import AhnChemo
 from reproduction.worlds.base import Actions, Columns, World, decider
 from reproduction.worlds.epicare import EpiCare, score
 from reproduction.worlds.infusion import Infusion
+from reproduction.worlds.oberst_sepsis import OberstSepsis
 from reproduction.worlds.pharmacokinetic import STEPS_A_DAY, Pharmacokinetic
 
 WORLDS = (Pharmacokinetic(days=1), Infusion(steps=30))
@@ -87,6 +89,46 @@ def test_epicare_has_the_parameters_and_the_reference_scores_of_the_authors_code
     assert rows.outcome_names == ("done",)
     episodes = torch.zeros(60).index_add_(0, rows.subject, rows.reward)
     np.testing.assert_allclose(episodes.numpy(), world.practice(60, 0).returns, rtol=1e-4)
+
+
+@pytest.mark.parametrize("world", [EpiCare(), OberstSepsis(), AhnChemo(steps=12)], ids=lambda world: world.name)
+def test_published_worlds_replay_their_noise_and_answer_to_other_actions(world: World) -> None:
+    moments = world.logged(30, 2)
+    logged = np.stack([moment.action for moment in moments])
+    same = world.counterfactual(moments, 30, 2, logged, horizon=2)
+    np.testing.assert_array_equal(same.truth, same.factual)
+    other = world.counterfactual(moments, 30, 2, np.where(logged == 0, 1.0, 0.0), horizon=2)
+    assert np.abs(other.truth - other.factual).max() > 0
+    rows = world.read(world.log(30, 2))
+    episodes = torch.zeros(30).index_add_(0, rows.subject, rows.reward)
+    np.testing.assert_allclose(episodes.numpy(), world.practice(30, 2).returns, rtol=1e-3, atol=1e-5)
+
+
+def test_ahn_chemo_without_noise_is_the_trajectory_of_the_authors_code() -> None:
+    world = AhnChemo(parameter_noise=0.0, state_noise=0.0, observation_noise=0.0)
+    hidden, total = world.begin(1, np.random.default_rng(0)), 0.0
+    cells = {}
+    for step in range(40):
+        change = world.step(hidden, np.array([[1.0 if step < 20 else 0.3]]), np.zeros((1, 11)))
+        hidden, total = change.after, total + float(change.reward[0])
+        cells[step] = hidden["cells"][0]
+    published = {0: (0.87651, 0.21275, 0.08269, 0.2212), 19: (0.70862, 0.23051, 0.55899, 0.99326),
+                 39: (0.731, 0.24131, 0.65896, 0.30467)}  # fmt: skip
+    for step, values in published.items():
+        np.testing.assert_allclose(cells[step], values, atol=2e-5)
+    assert total == pytest.approx(-39.8954, abs=1e-3)
+
+
+def test_oberst_sepsis_has_the_returns_of_the_authors_code() -> None:
+    world, count = OberstSepsis(), 4000
+    # Means of 4,000 episodes of the authors' code, by action; the standard errors are at most .009.
+    for action, published in {0: -0.8235, 7: -0.132, 4: -0.45525, 1: -0.98525, 2: -0.99575}.items():
+        chosen = np.full((count, 1), float(action))
+        value = world.reference(lambda hidden, columns, random, chosen=chosen: chosen, count, 0).returns.mean()
+        assert value == pytest.approx(published, abs=0.035), action
+    assert world.reference(world.at_random, count, 0).returns.mean() == pytest.approx(-0.871, abs=0.035)
+    practice = world.practice(count, 0).returns.mean()
+    assert world.reference(world.optimal, count, 0).returns.mean() > practice + 0.3 > 0.2
 
 
 class Proportional(Policy):
