@@ -19,7 +19,6 @@ from counterpoint.core.seeding import derive
 from counterpoint.core.settings import Count, Positive, Widths, check_settings
 from counterpoint.core.tables import write_csv
 from counterpoint.ope.evaluation import OPESettings, evaluate
-from counterpoint.policies.base import Policy
 from reproduction.clinic_methods import BETTER, CANDIDATES, PRACTICE, QUICK, Learned, Method, methods, some
 from reproduction.experiment import Cell, Context, Experiment, Rows
 from reproduction.pages.clinic import COLUMNS, EVALUATION, clinic_figure, clinic_page
@@ -140,10 +139,10 @@ def learn_and_deploy(recipe: ClinicRecipe, context: Context) -> Rows:
 
 def _estimates(learned: Learned, truth: float, recipe: ClinicRecipe) -> Rows:
     """Return a row for every estimate of the policy's return."""
-    assert isinstance(learned.policy, Policy)
     assert learned.rows is not None
+    assert learned.evaluated is not None
     try:
-        evaluation = evaluate(learned.rows, learned.policy, recipe.ope, seed=derive(recipe.seed, "evaluation"))
+        evaluation = evaluate(learned.rows, learned.evaluated, recipe.ope, seed=derive(recipe.seed, "evaluation"))
     except CounterpointError:
         absent = {"estimator": "none", "low": None, "high": None, "recommended": True}
         return [{**absent, "truth": truth, "verdict": REFUSED}]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Literal, Protocol
 
+import numpy as np
 import pandas as pd
 import torch
 
@@ -23,10 +24,11 @@ from counterpoint.learners.ctrl_g import CTRLg
 from counterpoint.learners.methods import QUICK_SEARCH
 from counterpoint.learners.practice import Constant, Practice
 from counterpoint.models.dynamics.outcome import Outcome
+from counterpoint.ope.continuous import ShiftedDoses
 from counterpoint.policies.base import Policy
 from counterpoint.tasks.base import Task
 from reproduction.peers_d3rlpy import offline
-from reproduction.worlds.base import Decide, Deployment, World, acting
+from reproduction.worlds.base import Actions, Columns, Decide, Deployment, Hidden, Insider, World, acting
 
 UPDATES = 5000
 """Updates of a learner of d3rlpy."""
@@ -38,14 +40,21 @@ DISCOUNT = 0.99
 class Learned:
     """What a method returned."""
 
-    policy: Policy | Decide | None
-    """Deployed in the world; None for the behaviour policy."""
+    policy: Policy | Decide | None = None
+    """Deployed in the world; None where `insider` is."""
+    insider: Insider | None = None
+    """What is deployed with the hidden state in view: the behaviour policy, or a fixed change of its doses."""
     rows: Transitions | None = None
-    """The rows that a policy of this package was learned from."""
+    """The log, where what is deployed can be evaluated from it."""
+    evaluated: Policy | ShiftedDoses | None = None
+    """What is evaluated."""
 
     def deploy(self, world: World, subjects: int, seed: int) -> Deployment:
         """Return the true returns."""
-        return world.practice(subjects, seed) if self.policy is None else world.value(self.policy, subjects, seed)
+        if self.insider is not None:
+            return world.reference(self.insider, subjects, seed)
+        assert self.policy is not None
+        return world.value(self.policy, subjects, seed)
 
 
 class Method(Protocol):
@@ -70,7 +79,28 @@ class Rule:
         return self.name != "nothing" or world.has_none
 
     def learn(self, world: World, frame: pd.DataFrame, seed: int) -> Learned:
-        return Learned(None if self.name == "as logged" else getattr(world, self.name))
+        if self.name == "as logged":
+            return Learned(insider=world.behave)
+        return Learned(getattr(world, self.name))
+
+
+@dataclass(frozen=True)
+class DoseChange:
+    """A fixed change of the behaviour policy's doses, whose effect the log can speak about: it learns nothing."""
+
+    factor: float
+
+    def supports(self, world: World) -> bool:
+        return world.space is not None
+
+    def learn(self, world: World, frame: pd.DataFrame, seed: int) -> Learned:
+        rows, factor = world.read(frame), self.factor
+
+        def deployed(hidden: Hidden, columns: Columns, random: np.random.Generator) -> Actions:
+            return factor * world.behave(hidden, columns, random)
+
+        evaluated = ShiftedDoses(rows.schema, lambda state, action: factor * action)
+        return Learned(insider=deployed, rows=rows, evaluated=evaluated)
 
 
 class ActionsAlone(Task):
@@ -106,7 +136,8 @@ class Learner:
         cut = Bins(count=self.bins) if self.bins and world.space is not None else None
         rows = world.read(frame, bins=cut)
         task = ActionsAlone(rows.actions) if self.of_columns else Outcome().fit(rows, seed=derive(seed, "outcome"))
-        return Learned(self.learner.fit(rows, task, seed=derive(seed, "policy")), rows)
+        policy = self.learner.fit(rows, task, seed=derive(seed, "policy"))
+        return Learned(policy, rows=rows, evaluated=policy)
 
 
 @dataclass(frozen=True)
@@ -135,6 +166,8 @@ def methods() -> dict[str, Method]:
         "as logged": Rule("as logged"),
         "nothing": Rule("nothing"),
         "textbook": Rule("textbook"),
+        "doses × 0.8": DoseChange(0.8),
+        "doses × 1.25": DoseChange(1.25),
         "commonest": Learner(Constant("commonest"), of_columns=True),
         "practice": Learner(Practice(), of_columns=True),
         "practice, drawn": Learner(Practice(stochastic=True), of_columns=True),
@@ -158,7 +191,15 @@ CANDIDATES = ("practice", "practice, drawn", "search", "CTRL_g")
 """Methods among which the tool chooses; the first one is chosen where no verdict speaks for another."""
 BETTER = "better than practice"
 """The verdict that speaks for a method."""
-QUICK: tuple[str, ...] = ("as logged", "nothing", "textbook", "commonest", "practice", "practice, drawn")
+QUICK: tuple[str, ...] = (
+    "as logged",
+    "nothing",
+    "textbook",
+    "doses × 1.25",
+    "commonest",
+    "practice",
+    "practice, drawn",
+)
 
 
 def some(names: tuple[str, ...]) -> Mapping[str, Method]:

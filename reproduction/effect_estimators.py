@@ -75,6 +75,17 @@ class SCMReplay:
             state = after
         return state
 
+    def interval(self, questions: Questions, level: float) -> tuple[Float[Tensor, "n s"], Float[Tensor, "n s"]]:
+        """Return both ends of the intervals of answers about one step."""
+        rows = questions.rows
+        first = questions.window[:, 0]
+        actions = rows.action.clone()
+        actions[first] = questions.plan[:, 0]
+        found = self.model.counterfactual(rows.with_next(), actions[rows.has_next], level=level)
+        place = torch.full((len(rows),), -1)
+        place[rows.has_next] = torch.arange(len(found.value))
+        return found.low[place[first]], found.high[place[first]]
+
 
 @dataclass(frozen=True)
 class Difference:

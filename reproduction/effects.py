@@ -7,6 +7,9 @@ A row is (task, overlap, horizon, estimator, seed, error, sign_right). The error
 so that 1 is copying the factual outcome. The sign is right where the answered effect has that of the true one, counted
 over the questions whose effect exceeds a tenth of the noise of one step. All overlaps and seeds of one estimator and
 one task are fitted in one stack.
+
+A row of `coverage.csv` is (task, overlap, horizon, level, seed, covered, width, estimator): the share of true answers
+about one step inside the model's intervals, and their mean width as a share of the root mean square effect.
 """
 
 from collections.abc import Mapping
@@ -23,16 +26,28 @@ from counterpoint.core.artifacts import write_text
 from counterpoint.core.errors import require
 from counterpoint.core.seeding import derive
 from counterpoint.core.settings import Count, Positive, check_settings
+from counterpoint.core.tables import write_csv
 from counterpoint.data.jobs import Job
-from reproduction.effect_estimators import ONE_STEP_ONLY, EffectEstimator, estimators, usual
+from reproduction.effect_estimators import ONE_STEP_ONLY, EffectEstimator, SCMReplay, estimators, usual
 from reproduction.experiment import Cell, Context, Experiment, Rows
-from reproduction.pages.effects import COLUMNS, effects_figure, effects_page
+from reproduction.pages.effects import (
+    COLUMNS,
+    COVERAGE,
+    coverage_figure,
+    coverage_section,
+    effects_figure,
+    effects_page,
+)
 from reproduction.tasks.confounded import LOGS, OVERLAPS, Overlap, Questions, confounded_log
 
 TASKS = tuple(name for name in LOGS if name != "infusion")
 """Tasks of the table: the nine synthetic problems, tumour, HIV, the ward and the pharmacokinetic world."""
+LEVEL = 0.9
+"""Share of the counterfactuals that intervals are asked to hold."""
 LARGE = 0.1
 """Effects above this share of the noise have a sign that is asked for."""
+ROUNDING = 1e-3
+"""Share of the root mean square effect by which an interval may miss."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +93,13 @@ class Effects(Experiment):
         return cells
 
     def page(self, rows: Rows, out: Path) -> None:
-        write_text(out / f"{self.name}.md", effects_page(rows, self.command))
+        intervals = [row for row in rows if row["covered"] is not None]
+        write_text(out / f"{self.name}.md", effects_page(rows, self.command) + coverage_section(intervals))
         effects_figure(rows, out / f"{self.name}.png")
+        if intervals:
+            name = self.name.replace("effects", "coverage", 1)
+            write_csv(intervals, out / f"{name}.csv", COVERAGE)
+            coverage_figure(intervals, out / f"{name}.png")
 
 
 def quick() -> Effects:
@@ -100,10 +120,12 @@ def answer_questions(recipe: EffectsRecipe, context: Context) -> Rows:
             if horizon > 1 and recipe.one_step:
                 continue
             answered = answer(questions)
-            rows.append(
-                {"overlap": overlap, "seed": seed, "horizon": horizon, "error": relative_error(questions, answered),
-                 "sign_right": share_of_right_signs(questions, answered)}
-            )  # fmt: skip
+            row = {"overlap": overlap, "seed": seed, "horizon": horizon}
+            row |= {"error": relative_error(questions, answered), "level": LEVEL}
+            row |= {"sign_right": share_of_right_signs(questions, answered), "covered": None, "width": None}
+            if horizon == 1 and isinstance(answer, SCMReplay):
+                row |= coverage(questions, *answer.interval(questions, LEVEL))
+            rows.append(row)
     return rows
 
 
@@ -114,6 +136,16 @@ def relative_error(questions: Questions, answered: Float[Tensor, "n s"]) -> floa
     copied = (questions.factual - questions.truth)[:, columns].double().square().mean(0)
     error = float((wrong / copied).mean().sqrt())
     return error if torch.isfinite(answered[:, columns]).all() else inf
+
+
+def coverage(questions: Questions, low: Float[Tensor, "n s"], high: Float[Tensor, "n s"]) -> dict[str, float]:
+    """Return the share of true answers inside intervals, and the intervals' mean width in root mean square effects."""
+    columns = list(questions.columns)
+    truth, least, most = questions.truth[:, columns], low[:, columns], high[:, columns]
+    effect = (questions.factual - questions.truth)[:, columns].square().mean(0).sqrt()
+    # Rounding is no miss where a model knows a column exactly.
+    inside = (truth >= least - ROUNDING * effect) & (truth <= most + ROUNDING * effect)
+    return {"covered": float(inside.float().mean()), "width": float(((most - least).mean(0) / effect).mean())}
 
 
 def share_of_right_signs(questions: Questions, answered: Float[Tensor, "n s"]) -> float | None:

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 
 from counterpoint.core.errors import CounterpointError
 from counterpoint.core.tables import read_csv
+from counterpoint.ope.continuous import ShiftedDoses
 from reproduction.clinic import EVALUATION_SEED, Clinic, choice, learn_and_deploy, quick, worlds
-from reproduction.clinic_methods import CANDIDATES, Learned, Rule, methods, some
+from reproduction.clinic_methods import CANDIDATES, DoseChange, Learned, Rule, methods, some
 from reproduction.command import Reproduce
 from reproduction.experiment import Context
 from reproduction.pages.clinic import chosen_is_first, clinic_page, difference
@@ -63,6 +65,20 @@ def test_the_choice_is_practice_unless_a_verdict_speaks_for_another() -> None:
     assert choice([told("practice", 0, "with care"), told(near, 5, "cannot be judged")]) == "practice"
     assert choice([told("practice", 0, "with care"), told(near, 5, better), told("search", 6, better)]) == "search"
     assert choice([told("d3rlpy IQL", 9, better)]) == "practice"
+
+
+def test_a_change_of_the_logged_doses_is_deployed_and_evaluated_as_itself() -> None:
+    world = Infusion(steps=8)
+    frame = world.log(6, 0)
+    unchanged = DoseChange(1.0).learn(world, frame, 0)
+    assert unchanged.deploy(world, 20, 1).returns.tolist() == world.practice(20, 1).returns.tolist()
+    more = DoseChange(1.25).learn(world, frame, 0)
+    assert more.rows is not None
+    assert isinstance(more.evaluated, ShiftedDoses)
+    shifted = more.evaluated.shifted(more.rows.state, more.rows.action)
+    assert torch.allclose(shifted, (1.25 * more.rows.action).clamp(max=4.0))
+    assert more.deploy(world, 20, 1).returns.tolist() != world.practice(20, 1).returns.tolist()
+    assert not DoseChange(1.25).supports(EpiCare())
 
 
 def _rows(method: str, values: tuple[float, ...], chosen: int = 0) -> list[dict[str, object]]:

@@ -12,7 +12,7 @@ from counterpoint.nets.likelihood import Likelihood
 from counterpoint.nets.training import Schedule
 from reproduction.command import Reproduce
 from reproduction.effect_estimators import FittedSCM, SCMReplay, estimators
-from reproduction.effects import Effects, relative_error, share_of_right_signs
+from reproduction.effects import Effects, coverage, relative_error, share_of_right_signs
 from reproduction.pages.effects import effects_page, summary
 from reproduction.tasks.confounded import LOGS, Questions, confounded_log
 
@@ -53,6 +53,23 @@ def test_a_fitted_scm_replays_its_own_record_and_moves_with_the_plan() -> None:
     torch.testing.assert_close(answer(same), questions.factual, atol=2e-3, rtol=1e-3)
     assert relative_error(questions, answer(questions)) < 0.9
     assert isinstance(answer, SCMReplay)
+
+
+def test_intervals_are_of_the_questions_rows_and_wider_intervals_cover_more() -> None:
+    log = confounded_log("tumour", "medium", 0)
+    recipe = replace(location_scale(ensemble=3), likelihood=Likelihood(Schedule(steps=60, rate="one-cycle")))
+    (answer,) = FittedSCM(recipe).fit_many([Job(log.rows, 0)], "cpu")
+    questions = log.questions[1]
+    assert isinstance(answer, SCMReplay)
+    low, high = answer.interval(questions, 0.9)
+    middle = answer(questions)
+    assert bool(((low <= middle + 1e-4) & (middle <= high + 1e-4)).all())
+    narrow, wide = (coverage(questions, *answer.interval(questions, level)) for level in (0.5, 0.99))
+    assert narrow["covered"] < wide["covered"]
+    assert narrow["width"] < wide["width"]
+    exact = coverage(questions, questions.truth, questions.truth)
+    assert (exact["covered"], exact["width"]) == (1.0, 0.0)
+    assert coverage(questions, questions.factual, questions.factual)["covered"] < 0.2
 
 
 def test_confounding_makes_trees_worse_than_a_line_in_the_pharmacokinetic_world() -> None:

@@ -15,7 +15,7 @@ from reproduction.statistics import paired_mean
 COLUMNS = ("world", "subjects", "method", "seed", "value", "danger", "chosen")
 EVALUATION = ("world", "subjects", "policy", "estimator", "seed", "low", "high", "truth", "verdict", "recommended")
 PRACTICE = "practice"
-REFERENCES = ("as logged", "nothing", "textbook")
+REFERENCES = ("as logged", "nothing", "textbook", "doses × 0.8", "doses × 1.25")
 """Rules that learn nothing; they are not among those of which one is first."""
 REFUSED = "cannot be judged"
 

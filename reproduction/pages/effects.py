@@ -10,6 +10,7 @@ from counterpoint.page.style import PALETTE, canvas, legend_once
 from reproduction.pages.tables import column_mean, formats, group_by, markdown_page, select, unique
 
 COLUMNS = ("task", "overlap", "horizon", "estimator", "seed", "error", "sign_right")
+COVERAGE = ("task", "overlap", "horizon", "level", "seed", "covered", "width", "estimator")
 NEAR = 1.05
 """An error of at most this many times the smallest counts as first."""
 CELL = ("task", "overlap", "horizon")
@@ -86,3 +87,36 @@ def effects_figure(rows: Sequence[Row], path: str | os.PathLike[str]) -> None:
             axis.set(title=f"{task}, {horizon} step{'s' * (horizon > 1)}", ylim=(0, 3))
         axes[0].set_ylabel("error; 1 is copying")
         legend_once(figure, list(axes[: len(panels)]))
+
+
+def coverage_section(rows: Sequence[Row]) -> str:
+    """Return the part of the page about intervals; empty where no estimator has any."""
+    if not rows:
+        return ""
+    lines = []
+    for (estimator, task, overlap), part in group_by(rows, "estimator", "task", "overlap").items():
+        line = {"estimator": estimator, "task": task, "overlap": overlap}
+        lines.append({**line, "covered": column_mean(part, "covered"), "width": column_mean(part, "width")})
+    text = (
+        f"Share of true answers about one step inside {rows[0]['level']:.0%} intervals, and the mean width of these in"
+    )
+    text += " root mean square effects."
+    return "\n" + markdown_page("## Intervals", text, markdown_table(lines, formats=formats(f2=("covered", "width"))))
+
+
+def coverage_figure(rows: Sequence[Row], path: str | os.PathLike[str]) -> None:
+    """Draw coverage and width over the overlap, a line for every task of the first estimator."""
+    shown = select(rows, estimator=rows[0]["estimator"])
+    with canvas(path, 4.4, f"Intervals of the {rows[0]['estimator']}, one step") as figure:
+        left, right = figure.subplots(1, 2)
+        overlaps = unique(shown, "overlap")
+        for number, task in enumerate(unique(shown, "task")):
+            part, colour = select(shown, task=task), PALETTE[number % len(PALETTE)]
+            style = "o-" if number < len(PALETTE) else "s--"
+            for axis, column in ((left, "covered"), (right, "width")):
+                means = [column_mean(select(part, overlap=overlap), column) for overlap in overlaps]
+                axis.plot(overlaps, means, style, color=colour, markersize=4, linewidth=1, label=task)
+        left.axhspan(0.85, 0.95, color="0.9", zorder=0)
+        left.set(ylabel="share of true answers inside", ylim=(0, 1.02))
+        right.set(ylabel="mean width in root mean square effects", yscale="log")
+        legend_once(figure, [left])
