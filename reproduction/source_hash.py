@@ -43,15 +43,23 @@ def _hash(starts: frozenset[Definition]) -> str:
         module = queue.pop()
         if module not in whole and module not in FRAME:
             whole.add(module)
-            queue += _imported(_tree(module))
-    statements = {module: _tree(module) for module in whole}
-    statements |= {module: some for module, some in partial.items() if module not in whole}
+            queue += _whole(module)[1]
     total = hashlib.sha256()
-    for module in sorted(statements):
+    for module in sorted({*whole, *partial}):
         total.update(module.encode())
-        for statement in statements[module]:
-            total.update(ast.dump(statement).encode())
+        total.update(_whole(module)[0] if module in whole else _dumped(partial[module]))
     return total.hexdigest()[:16]
+
+
+@cache
+def _whole(module: str) -> tuple[bytes, list[str]]:
+    """A module's statements as they are hashed, and the modules of ours that they import. Trees are not kept."""
+    statements = _tree(module)
+    return _dumped(statements), list(_imported(statements))
+
+
+def _dumped(statements: Iterable[ast.stmt]) -> bytes:
+    return "".join(map(ast.dump, statements)).encode()
 
 
 def _definition(thing: Any) -> Definition:
@@ -73,7 +81,6 @@ def _classes(value: Any) -> set[type]:
     return classes
 
 
-@cache
 def _tree(module: str) -> tuple[ast.stmt, ...]:
     """The top-level statements of a module without docstrings and imports for type checkers."""
     path = _file(module)

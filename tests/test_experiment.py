@@ -239,7 +239,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def _forget() -> None:
-    for cached in (source_hash._hash, source_hash._tree, source_hash._file):
+    for cached in (source_hash._hash, source_hash._whole, source_hash._file):
         cached.cache_clear()
 
 

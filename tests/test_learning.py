@@ -51,6 +51,11 @@ HD_ARMS = {
 @pytest.fixture
 def fits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """(recipe, jobs) of every fit in this process."""
+    return noted(monkeypatch)
+
+
+def noted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """A list to which every fit in this process adds its recipe and the number of its jobs."""
     found: list[tuple[str, int]] = []
 
     def noting(recipe: type[Recipe]) -> Any:
@@ -76,23 +81,27 @@ def grid(**changes: Any) -> Grid:
     return tiny_grid(ARMS, **changes)
 
 
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], list[tuple[str, int]]]:
+    """The rows of methods that fit their own models, and these fits."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        each_alone(monkeypatch)
+        fits = noted(monkeypatch)
+        return grid().run(tmp_path_factory.mktemp("alone")), fits
+
+
 def test_methods_of_one_recipe_share_a_fit_and_have_the_rows_they_have_alone(
-    tmp_path: Path, fits: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+    alone: tuple[list[dict[str, Any]], list[tuple[str, int]]], tmp_path: Path, fits: list[tuple[str, int]]
 ):
     together = grid().run(tmp_path / "together")
     assert fits == [("DensitySCM", 2)] * 2, "one fit for each of two sizes, for three methods"
-    fits.clear()
-    each_alone(monkeypatch)
-    assert grid().run(tmp_path / "alone") == together
-    assert fits == [("DensitySCM", 2)] * 6
+    assert alone == (together, [("DensitySCM", 2)] * 6)
     assert [row["method"] for row in together[::4]] == list(ARMS)
     assert not (tmp_path / "together" / "tiny" / "shared").exists(), "models are deleted once all cells are done"
 
 
-def test_processes_use_what_another_fitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    rows = grid().run(tmp_path / "shared", Joblib(2))
-    each_alone(monkeypatch)
-    assert grid().run(tmp_path / "alone") == rows
+def test_processes_use_what_another_fitted(alone: tuple[list[dict[str, Any]], Any], tmp_path: Path):
+    assert grid().run(tmp_path / "shared", Joblib(2)) == alone[0]
 
 
 @pytest.fixture
