@@ -89,11 +89,19 @@ def _names(folders: Sequence[Path]) -> list[str]:
 def _print(comparison: "PolicyComparison") -> None:
     """Print returns, differences and verdicts."""
     first = comparison.evaluations[0]
-    rows = [{"policy": first.logged.name, "return": str(first.logged), "more than that": "", "verdict": ""}]
+    rows = [
+        {
+            "policy": first.logged.name,
+            "return": str(first.logged),
+            "more than that": "",
+            "verdict": "",
+            "against practice": "",
+        }
+    ]
     for evaluation in comparison.evaluations:
         difference = str(evaluation.difference)
         row = {"policy": evaluation.policy, "return": str(evaluation.value), "more than that": difference}
-        rows.append({**row, "verdict": evaluation.verdict})
+        rows.append({**row, "verdict": evaluation.verdict, "against practice": evaluation.against_practice})
     show(rows, f"{first.recommended} with {first.confidence:.0%} intervals, paired by subject")
     if comparison.pairs:
         pairs = [

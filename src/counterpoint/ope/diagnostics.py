@@ -6,7 +6,7 @@ estimate.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -29,7 +29,7 @@ from counterpoint.ope.estimators import (
     rewards,
 )
 from counterpoint.ope.problem import Episodes, OPEData, Probabilities
-from counterpoint.ope.result import Diagnostics, Estimate, EvaluationVerdict
+from counterpoint.ope.result import AgainstPractice, Diagnostics, Estimate, EvaluationVerdict
 from counterpoint.ope.tabular import all_categories
 from counterpoint.policies.personal import PersonalPolicy
 
@@ -241,6 +241,11 @@ class VerdictLimits(Checked):
     """Largest calibration error of the behaviour model."""
     strength_care: Amount = 1.25
     """Strength of unmeasured confounding that a significant difference must withstand."""
+    effective_practice: Amount = 10.0
+    """Least effective number of subjects for "better than practice" and "worse than practice". Below `effective` the
+    interval of the difference is widened to 99% by Student's t of so many subjects."""
+    worst: Share = 0.1
+    """Share of the clinicians' subjects, those with the lowest returns; a mean return below theirs is "dangerous"."""
 
 
 @dataclass(frozen=True)
@@ -275,6 +280,85 @@ def verdict(
     minor = [*_little_overlap(evidence, limits), *_disagreement(evidence), *_assumptions(evidence, limits)]
     label: EvaluationVerdict = "cannot be judged" if serious else "with care" if minor else "supported"
     return label, (*serious, *minor)
+
+
+def against_practice(
+    evidence: VerdictEvidence,
+    difference: Estimate,
+    logged: Estimate,
+    simulated: tuple[Estimate, ...],
+    worst_return: float,
+    limits: VerdictLimits = VerdictLimits(),
+) -> tuple[AgainstPractice, str]:
+    """Compare the policy with practice where the log speaks plainly, and say what shows it.
+
+    "better than practice": the interval of the paired difference is above 0, widened where subjects are few; the
+    critic alone and every alternative estimate agree on the sign; and the log has the policy's actions. "worse than
+    practice" likewise. "dangerous": worse, and with a mean return below that of the worst tenth of the clinicians'
+    subjects; or, where the log lacks the policy's actions, so far below in a model that passed its checks.
+
+    Args:
+        evidence: What the verdict rests on.
+        difference: The recommended estimate minus the logged return, paired by subject.
+        logged: The logged return.
+        simulated: Estimates by simulation in a model.
+        worst_return: The logged return that the share `limits.worst` of the subjects stay below.
+        limits: Thresholds.
+    """
+    trusted = [
+        each for each in simulated if each.name not in (*evidence.distrusted, *evidence.impossible) and each.complete
+    ]
+    deadly = next((each for each in trusted if each.high is not None and each.high < worst_return), None)
+    sign = _plain_sign(evidence, difference, logged, limits)
+    tenth = f"the {limits.worst:.0%} of the clinicians' subjects with the lowest returns (below {worst_return:.3g})"
+    if sign > 0:
+        return "better than practice", f"the difference from the logged return is {difference}, paired by subject."
+    if sign < 0:
+        value = evidence.value.value
+        if value is not None and value < worst_return:
+            return "dangerous", f"the estimated mean return is {evidence.value}, that of {tenth}."
+        return "worse than practice", f"the difference from the logged return is {difference}, paired by subject."
+    critic, clinicians = evidence.fitted.high, logged.low
+    if deadly is not None and critic is not None and clinicians is not None and critic < clinicians:
+        shown = f"inside the model the mean return is {deadly}, that of {tenth}; the critic of the log agrees."
+        return "dangerous", shown
+    return "", ""
+
+
+def _plain_sign(evidence: VerdictEvidence, difference: Estimate, logged: Estimate, limits: VerdictLimits) -> int:
+    """Sign of a difference that the log shows plainly; 0 where it does not."""
+    diagnostics, value = evidence.diagnostics, evidence.value
+    # Reasons against judging other than few subjects, which the interval is widened for.
+    enough = replace(diagnostics, subjects=int(limits.effective) + 1, effective=limits.effective)
+    if _reasons_against_judging(replace(evidence, diagnostics=enough), limits):
+        return 0
+    effective = min(diagnostics.effective, float(diagnostics.subjects))
+    if effective < limits.effective_practice or not difference.complete or logged.value is None:
+        return 0
+    low, high = _widened_ends(difference, effective, few=effective < limits.effective)
+    sign = 1 if low > 0 else -1 if high < 0 else 0
+    values = [each.value for each in (value, evidence.fitted, *evidence.others)]
+    agree = all(each is not None and (each - logged.value) * sign > 0 for each in values)
+    return sign if agree else 0
+
+
+def _widened_ends(difference: Estimate, effective: float, few: bool) -> tuple[float, float]:
+    """Ends of the interval; of few subjects by Student's t and for 99%, because their bootstrap is too narrow."""
+    from scipy.special import ndtri, stdtrit
+
+    assert difference.value is not None
+    assert difference.low is not None
+    assert difference.high is not None
+    factor = float(stdtrit(max(effective - 1, 1), 0.995) / ndtri(0.975)) if few else 1.0
+    low = difference.value - factor * (difference.value - difference.low)
+    return low, difference.value + factor * (difference.high - difference.value)
+
+
+def worst_return(data: OPEData, share: float) -> float:
+    """The mean logged return that a share of the subjects stay below."""
+    returns = rewards(data).sum(1)
+    means = by_subject(data.episodes, returns) / by_subject(data.episodes, torch.ones_like(returns))
+    return float(means.quantile(share))
 
 
 def _reasons_against_judging(evidence: VerdictEvidence, limits: VerdictLimits) -> list[str]:

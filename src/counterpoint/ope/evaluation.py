@@ -27,11 +27,13 @@ from counterpoint.ope.diagnostics import (
     SubjectPartition,
     VerdictEvidence,
     VerdictLimits,
+    against_practice,
     by_group,
     by_severity,
     check_severity,
     diagnose,
     verdict,
+    worst_return,
 )
 from counterpoint.ope.estimators import (
     doubly_robust,
@@ -469,9 +471,13 @@ def evaluate_problem(
         shifted=tuple(shifted_records(problem.log, suspected=False)),
     )
     label, reasons = verdict(evidence, settings.limits)
+    worst = worst_return(data, settings.limits.worst)
+    practice, shown = against_practice(evidence, difference, base.logged, base.estimates, worst, settings.limits)
     return replace(
         base,
         verdict=label,
+        against_practice=practice,
+        against_practice_reason=shown,
         reasons=reasons,
         recommended=RECOMMENDED,
         estimates=(*estimates, *base.estimates),

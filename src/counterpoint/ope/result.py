@@ -22,6 +22,7 @@ from counterpoint.tasks.base import Task
 FORMAT = "counterpoint-evaluation/2"
 COMPARISON_FORMAT = "counterpoint-comparison/2"
 EvaluationVerdict = Literal["supported", "with care", "cannot be judged"]
+AgainstPractice = Literal["", "better than practice", "worse than practice", "dangerous"]
 CLIPPED = "clipped to the possible range"
 
 
@@ -183,6 +184,10 @@ class Evaluation(Checked):
     """Estimates that are missing or clipped, and why."""
     possible: ReturnRange | None = None
     """Range of returns that an episode can have."""
+    against_practice: AgainstPractice = ""
+    """How the policy compares with what the clinicians did; empty where the log does not show it plainly."""
+    against_practice_reason: str = ""
+    """What shows it, in one sentence."""
 
     def __getitem__(self, name: str) -> Estimate:
         for estimate in self.estimates:
@@ -216,16 +221,23 @@ class Evaluation(Checked):
     def words(self) -> str:
         """The verdict and all reasons, one a line."""
         lines = "".join(f"\n- {reason}" for reason in self.reasons)
-        return f"Verdict: {self.verdict}{', because:' if lines else '.'}{lines}"
+        reliability = f"Verdict: {self.verdict}{', because:' if lines else '.'}{lines}"
+        return f"{self.practice_words}\n{reliability}" if self.against_practice else reliability
+
+    @property
+    def practice_words(self) -> str:
+        """The comparison with practice and what shows it, in one line."""
+        return f"{self.against_practice.capitalize()}: {self.against_practice_reason}"
 
     @property
     def brief(self) -> str:
-        """One line: the verdict, its most serious reason, and the number of further reasons."""
+        """One line: the comparison with practice, the verdict, its most serious reason, and how many more there are."""
+        label = f"{self.against_practice}; {self.verdict}" if self.against_practice else self.verdict
         if not self.reasons:
-            return f"Verdict: {self.verdict}."
+            return f"Verdict: {label}."
         first, *more = self.reasons
         rest = f" ({counted(len(more), 'more reason')})" if more else ""
-        return f"Verdict: {self.verdict}. {first}{rest}"
+        return f"Verdict: {label}. {first}{rest}"
 
     def to_json(self) -> dict[str, Any]:
         """Encode as a JSON object."""
@@ -331,7 +343,7 @@ class PolicyComparison(Checked):
         """Table of the policies, the behaviour policy first, each with its difference from that one."""
         logged = self.evaluations[0].logged
         first = {"policy": logged.name, "value": logged.value, "low": logged.low, "high": logged.high}
-        first |= {**_difference_columns(None), "effective": None, "verdict": None}
+        first |= {**_difference_columns(None), "effective": None, "verdict": None, "against_practice": ""}
         return [first, *(_policy_row(evaluation) for evaluation in self.evaluations)]
 
     def pair_rows(self) -> list[dict[str, Any]]:
@@ -349,6 +361,7 @@ def _policy_row(evaluation: Evaluation) -> dict[str, Any]:
         **_difference_columns(evaluation.difference),
         "effective": diagnostics and diagnostics.effective,
         "verdict": evaluation.verdict,
+        "against_practice": evaluation.against_practice,
     }
 
 

@@ -65,6 +65,8 @@ def interval_text(estimate: Estimate | None) -> str:
 
 def comparison_text(evaluation: Evaluation) -> str:
     """A sentence on whether the policy is better than the behaviour policy."""
+    if evaluation.against_practice:
+        return evaluation.practice_words
     if evaluation.verdict == "cannot be judged":
         return "The log does not show whether the policy is better than the clinicians."
     difference = evaluation.difference
