@@ -11,6 +11,7 @@ import torch
 
 import counterpoint as cp
 from counterpoint.cli.column_flags import Columns
+from counterpoint.data.tables.made_columns import Rows, fit_recursion
 from counterpoint.data.tables.new_subjects import read_history, read_patients
 from counterpoint.data.tables.reading import read_table
 
@@ -136,6 +137,11 @@ def test_the_weights_of_a_recursion_are_learned_from_training_rows() -> None:
 
 
 def test_held_out_subjects_teach_no_recursion() -> None:
+    x = np.random.default_rng(0).normal(size=(40, 1))
+    training = np.arange(40) < 20
+    after = np.where(training[:, None], 0.5 * x, 2 * x)
+    learned = fit_recursion("x", Rows(("x",), (), x, np.zeros((40, 0)), after, training), ())
+    assert dict(learned.weights) == {"x": pytest.approx(0.5)}
     rows, notes = read_table(TABLE, read(recursion="iob", exogenous="meal").layout, 0.3, 1)  # pyright: ignore[reportArgumentType]
     assert rows.schema.learned_with == (0.3, 1)
     assert any("column 'iob' is computed: next iob = 0.8·iob + 0.8·dose + 0.01·meal" in note for note in notes)

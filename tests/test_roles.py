@@ -139,7 +139,7 @@ RECIPES = [
 
 @pytest.fixture(scope="module", params=RECIPES, ids=["density", "random effects"])
 def model(request: pytest.FixtureRequest) -> cp.models.StructuralCausalModel:
-    return request.param.fit(logged())
+    return request.param.fit(logged(knowledge=replace(ROLES, signs=())))
 
 
 def test_no_action_moves_an_exogenous_column_and_recursions_are_computed(
@@ -191,6 +191,28 @@ def test_a_model_with_exogenous_columns_is_saved_and_loaded(
     torch.testing.assert_close(
         loaded.predict(rows.state, rows.action, noise, theta), model.predict(rows.state, rows.action, noise, theta)
     )
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=["density", "random effects"])
+def test_effects_act_through_the_dose_per_scale(recipe: cp.DensitySCM | cp.RandomEffects) -> None:
+    """Twice the dose in twice the weight is the same input, but for the weight itself; other recipes read the dose."""
+    rows = logged(knowledge=cp.Knowledge(per=(("dose", "weight"),)))
+    plain = replace(rows, schema=replace(rows.schema, knowledge=cp.Knowledge()))
+    inputs = torch.tensor([[1.0, 2.0, 3.0, 4.0, 60.0, 0.5], [1.0, 2.0, 3.0, 4.0, 120.0, 1.0]])
+    for data, alike in ((rows, True), (plain, False)):
+        mechanism = recipe.fit(data).mechanism
+        seen = mechanism.layout.seen(inputs) if hasattr(mechanism, "layout") else mechanism.law.layout.features(inputs)  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
+        assert bool(seen[0, 5] == seen[1, 5]) == alike
+        assert not alike or seen[0, 5].item() == pytest.approx(0.5 / 60)
+    assert rows.schema.scales == ((0, 4),)
+
+
+def test_a_model_that_violates_a_declared_sign_says_so() -> None:
+    """The dose lowers x by 1: declared so, nothing is said; declared to raise it, every row contradicts."""
+    RECIPES[1].fit(logged(knowledge=cp.Knowledge(signs=(("dose", "x", -1),))))
+    other = logged(knowledge=cp.Knowledge(signs=(("dose", "x", 1),)))
+    with pytest.warns(cp.CounterpointWarning, match=r"in 100% of the rows more 'dose' lowers 'x', against the decl"):
+        RECIPES[1].fit(other)
 
 
 def test_a_model_that_would_let_actions_move_an_exogenous_column_is_refused() -> None:

@@ -147,6 +147,20 @@ def check_fittable(data: Transitions) -> None:
     _check_columns("action", rows.action, data.action_names, constant=False)
 
 
+def scaled_doses(inputs: Float[Tensor, "*n c"], scales: Sequence[tuple[int, int]]) -> Float[Tensor, "*n c"]:
+    """Divide doses by the columns that they act per.
+
+    Args:
+        inputs: State and action side by side, as a model reads them.
+        scales: (column of the dose, column of its scale), both in `inputs`.
+    """
+    if not scales:
+        return inputs
+    doses, divisors = zip(*scales, strict=True)
+    where, by = (constant(columns, inputs.device) for columns in (doses, divisors))
+    return inputs.contiguous().index_copy(-1, where, inputs.index_select(-1, where) / inputs.index_select(-1, by))
+
+
 def fitting_table(job: Job) -> dict[str, Tensor]:
     """Return the training table of a dynamics model: real rows with a next state."""
     usable = ~job.data.imagined & job.data.has_next

@@ -155,6 +155,11 @@ class Schema:
         return tuple(sorted(columns - {*self.static}))
 
     @property
+    def scales(self) -> tuple[tuple[int, int], ...]:
+        """(index of the action feature, index of the state column) of every dose that acts per a static column."""
+        return tuple((self.action_names.index(a), self.state_names.index(c)) for a, c in self.knowledge.per)
+
+    @property
     def autonomous(self) -> tuple[int, ...]:
         """Indices of the columns that no action reaches: static and exogenous ones, and those that are carried or
         computed from them alone, as a clock. Laws of exogenous columns read these."""

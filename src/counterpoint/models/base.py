@@ -394,6 +394,9 @@ class MechanismRecipe(Recipe[M_co]):
 
     def model(self, mechanism: Mechanism, job: Job) -> M_co:
         """The fitted model with this mechanism, from the job it was trained on."""
+        from counterpoint.models.signs import warn_of_signs  # Here, because it reads mechanisms of this file.
+
+        warn_of_signs(mechanism, job)
         data = job.data
         rows = data.row_hashes[~data.imagined & data.has_next]
         return self.fitted(self, mechanism, data.schema, Origin.of(job), rows)

@@ -28,7 +28,7 @@ FEWEST_ROWS = 8
 """Rows with another value that a continuous law needs; with fewer there is no atom."""
 HIDDEN = (32, 32)
 """Widths of the laws' networks."""
-LIKELIHOOD = Likelihood(Schedule(steps=600, check_every=25, patience=8, rate="one-cycle"), learning_rate=5e-3)
+LIKELIHOOD = Likelihood(Schedule(steps=400, check_every=25, patience=4, rate="one-cycle"), learning_rate=5e-3)
 """How the laws are fitted: they have few inputs."""
 
 

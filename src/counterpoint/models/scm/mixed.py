@@ -26,7 +26,7 @@ from counterpoint.core.artifacts import device_of
 from counterpoint.core.errors import CounterpointError
 from counterpoint.core.seeding import generator
 from counterpoint.core.settings import Amount, Count, Finite, Positive, Weight, Widths, check_settings
-from counterpoint.data.jobs import Categories, Job, fitting_table, identity, spread_levels
+from counterpoint.data.jobs import Categories, Job, fitting_table, identity, scaled_doses, spread_levels
 from counterpoint.data.spaces import constant, places
 from counterpoint.models.base import member_seeds, repeated
 from counterpoint.models.scm.base import SCMRecipe, StructuralCausalModel, StructuralMechanism
@@ -55,6 +55,8 @@ class ContextEncoding:
     """(column, lowest): state columns read by their logarithm, and the value below which they are taken for it."""
     doses: Doses = ()
     """(column, levels): columns of the context that hold one of these numbers, in rising order."""
+    scales: tuple[tuple[int, int], ...] = ()
+    """(column of a dose, column of the state that it acts per)."""
 
     def link(self, values: Float[Tensor, "*n w"]) -> Float[Tensor, "*n w"]:
         """States, or contexts, with the logarithm of every amount."""
@@ -74,7 +76,7 @@ class ContextEncoding:
 
     def __call__(self, context: Float[Tensor, "*n c"]) -> Float[Tensor, "*n w"]:
         """What a law reads: every dose as it is, and a column for each of its levels but the first and the last."""
-        inputs = [spread_levels(self.link(context), self.categories)]
+        inputs = [spread_levels(self.link(scaled_doses(context, self.scales)), self.categories)]
         for column, levels in self.doses:
             inner = constant(levels[1:-1], context.device)
             inputs.append(torch.isclose(context[..., column, None], inner).to(context))
@@ -350,6 +352,8 @@ class MixedSCM(SCMRecipe):
     """How both are fitted."""
     variation_penalty: Weight = 0.0
     """Price of a continuous column's departures from linear regression, as in `DensitySCM`."""
+    scales: tuple[tuple[Count, Count], ...] = ()
+    """(action column, state column) of doses that act per a static column, as a weight."""
     exogenous: ExogenousForm | None = None
     """Which columns no action changes, and what their laws read; they are among `static` too."""
     draw_seed: int = 0
@@ -405,7 +409,8 @@ class MixedSCM(SCMRecipe):
     def build(self, state: int, context: int, members: int) -> MixedMechanism:
         check_categories(self.categories, (*self.static, *self.computed), state)
         doses = tuple((state + column, values) for column, values in self.doses)
-        seen = ContextEncoding(self.categories, self.amounts or (), doses)
+        scales = tuple((state + column, by) for column, by in self.scales)
+        seen = ContextEncoding(self.categories, self.amounts or (), doses, scales)
         layout = ColumnBlocks(seen, self.static, self.computed, self.scores, state, context)
         laws = {
             name: ConditionalLaw(

@@ -91,7 +91,8 @@ class RandomEffects(SCMRecipe):
         """The same recipe with everything decided that a table decides."""
         schema, seed = job.data.schema, derive(job.seed, "choice")
         plain: tuple[Change, ...] = self.changes or ("difference",) * len(schema.states)
-        layout = EquationForm(plain, schema.categories, _unpredicted(schema))
+        scales = tuple((len(schema.states) + action, column) for action, column in schema.scales)
+        layout = EquationForm(plain, schema.categories, _unpredicted(schema), scales)
         if self.changes:
             _check_changes(table, layout, schema)
         else:

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from counterpoint.core.settings import Count, check_settings
-from counterpoint.data.jobs import Categories, spread_levels
+from counterpoint.data.jobs import Categories, scaled_doses, spread_levels
 from counterpoint.data.spaces import constant
 
 Change = Literal["difference", "ratio", "log ratio"]
@@ -28,6 +28,8 @@ class EquationForm:
     categories: Categories = ()
     unpredicted: tuple[Count, ...] = ()
     """Columns without an equation, which are inputs only: static ones, and those carried over from another."""
+    scales: tuple[tuple[Count, Count], ...] = ()
+    """(column of state and action, state column) of doses that act per a static column, as a weight."""
     combined: bool = False
     """Whether part of the noise is proportional to the amount, in columns whose change is a difference."""
 
@@ -55,6 +57,7 @@ class EquationForm:
 
     def features(self, inputs: Float[Tensor, "*n c"]) -> Float[Tensor, "*n f"]:
         """Features of state and action, before standardisation."""
+        inputs = scaled_doses(inputs, self.scales)
         if any(self.relative):
             rest = inputs.shape[-1] - len(self.changes)
             logged = constant((*self.relative, *[False] * rest), inputs.device)
