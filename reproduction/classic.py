@@ -33,9 +33,8 @@ from counterpoint.policies.searched import SearchedPolicy
 from counterpoint.tasks.base import Task
 from reproduction.experiment import Cell, Context, Experiment, Rows
 from reproduction.pages.returns import returns_by_environment
-from reproduction.tasks.classic import Acrobot, ClassicControl, MountainCar, Pendulum
+from reproduction.tasks.classic import Acrobot, ClassicControl, MountainCar, Pendulum, TaskStack
 from reproduction.tasks.classic_simulation import evaluate_in_gym, log_random
-from reproduction.tasks.stack import TaskStack
 
 COLUMNS = ("method", "environment", "rows", "seed", "return_true", "return_in_model")
 METHOD, LEARNED_METHOD = "Search", "Search, learned reward and end"

@@ -33,8 +33,7 @@ from reproduction.executors import Auto, Executor, InProcess, Joblib, Ray, Repor
 from reproduction.experiment import Experiment, Finished, choose, run
 from reproduction.groups import GroupAccuracy
 from reproduction.groups import quick as quick_groups
-from reproduction.hd import HD, HD_PROTOCOL
-from reproduction.hd_arms import hd_arms, quick_hd_arms
+from reproduction.hd import HD, HD_PROTOCOL, hd_arms, quick_hd_arms
 from reproduction.logs import RANDOM_ACTION_SHARE
 from reproduction.sd import QUICK_EPISODES, WITHOUT_FAILURES, quick_sd, sd
 from reproduction.sepsis import Sepsis

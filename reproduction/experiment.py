@@ -37,7 +37,7 @@ import shutil
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -50,7 +50,6 @@ from counterpoint.core.provenance import provenance
 from counterpoint.core.tables import write_csv, write_json
 from counterpoint.nets.training import Monitor
 from reproduction.executors import Executor, Failure, InProcess, Report, silent
-from reproduction.records import ran_on, seconds_by, where
 from reproduction.source_hash import source_hash
 
 Rows = list[dict[str, Any]]
@@ -325,3 +324,23 @@ def choose(options: Mapping[str, Any], names: Sequence[str], what: str = "method
     if unknown:
         raise CounterpointError(f"there is no {what} '{unknown[0]}'; choose from {', '.join(options)}")
     return {name: option for name, option in options.items() if not names or name in names}
+
+
+def where() -> dict[str, Any]:
+    """The code and the machine that make a cell's numbers, to be kept with them."""
+    record = provenance()
+    return {name: record[name] for name in ("commit", "device")}
+
+
+def ran_on(cells: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """How many cells each code and machine made."""
+    found = Counter((cell.get("commit"), cell.get("device")) for cell in cells)
+    return [{"commit": commit, "device": device, "cells": count} for (commit, device), count in found.items()]
+
+
+def seconds_by(cells: Iterable[Mapping[str, Any]], column: str) -> dict[str, float]:
+    """How long the cells of each kind took together; a table holds no seconds, so that two runs of it are the same."""
+    total: Counter[str] = Counter()
+    for cell in cells:
+        total[str(cell[column])] += cell["seconds"]
+    return {kind: round(seconds, 1) for kind, seconds in total.items()}

@@ -3,31 +3,95 @@
 A row is (method, behaviour, planet, seed, return_selected, return_last, return_in_model, commit, device). All seeds of
 a method are learned in one stack. A personal policy begins every episode without knowledge of the pole's gravity and
 infers it from step to step.
+
+The methods are those of the paper, CTRL_p in four ways, an upper bound and a control.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from counterpoint.core.artifacts import encode, write_text
 from counterpoint.core.errors import require
 from counterpoint.core.seeding import derive, generator
-from counterpoint.core.settings import Count, Positive
+from counterpoint.core.settings import Count, Positive, check_settings
 from counterpoint.data.jobs import Job
 from counterpoint.data.transitions import Transitions
+from counterpoint.learners.base import PolicyLearner
+from counterpoint.learners.ctrl_g import LEARNER, CTRLg
+from counterpoint.learners.ctrl_p import CTRLp
+from counterpoint.learners.methods import QUICK_SEARCH
+from counterpoint.learners.search import Search
+from counterpoint.models.groups import KMeansGroups, MixtureGroups
+from counterpoint.models.scm.bicogan import BiCoGAN
+from counterpoint.models.scm.lstm_factor import LSTMFactor
+from counterpoint.models.scm.random_effects import RandomEffects
 from counterpoint.ope.model_based import true_returns
 from counterpoint.policies.base import Policy
 from counterpoint.simulation.trials import simulate_population
 from counterpoint.tasks.cartpole import PLANETS, CartPole
+from reproduction.arms import CTRL_G, SEARCH, beyond_arms, paper_arms, quick_arms
 from reproduction.experiment import Cell, Context, Experiment, Rows
-from reproduction.hd_arms import HDArm, Split, hd_arms
 from reproduction.learning import evaluate_both, learn
 from reproduction.logs import Behaviour, LogSource, Protocol, behaviours, shared_logs
 from reproduction.pages.hd import hd_figure, hd_page, means
+
+PLANNED_EPISODES = 10
+"""Episodes of a planner's evaluation on each planet, fifty in all: it plans at every step of every episode."""
+Split = Literal["none", "planets", "chance"]
+
+
+@dataclass(frozen=True)
+class HDArm:
+    """What a method's name stands for."""
+
+    learner: PolicyLearner
+    split: Split = "none"
+    """How subjects are divided before learning, with one policy for each part: not at all, by planet (an upper bound),
+    or into as many groups at random (a control)."""
+    most_episodes: Positive | None = None
+    """Episodes of each policy's evaluation on a planet at most; None for as many as every other method."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+def hd_arms() -> dict[str, HDArm]:
+    """Every method of Figure 2b, CTRL_p in the paper's way and in three others, an upper bound and a control."""
+    paper = paper_arms()
+    effects, count = RandomEffects(), len(PLANETS)
+    one_step = CTRLg(effects, learner=LEARNER, sees_factor=False)
+    lstm = CTRLg(BiCoGAN(factor=LSTMFactor()), learner=LEARNER, sees_factor=False)
+    search = Search(effects, sees_factor=False)
+    return {
+        **{name: HDArm(paper[name]) for name in ("D3QN", "BCQ", "STEVE", CTRL_G)},
+        "CTRL_p, paper": HDArm(CTRLp(lstm, KMeansGroups(count), centroids=True)),
+        "CTRL_p, D3QN": HDArm(CTRLp(one_step, MixtureGroups(count), centroids=True)),
+        SEARCH: HDArm(beyond_arms()[SEARCH]),
+        "one policy, robust over θ": HDArm(search),
+        "CTRL_p + search, told θ": HDArm(CTRLp(replace(search, sees_factor=True), None)),
+        "CTRL_p + search": HDArm(CTRLp(search, MixtureGroups(count))),
+        "known gravity": HDArm(Search(), "planets"),
+        "random groups": HDArm(Search(), "chance"),
+        "PETS": HDArm(paper["PETS"], most_episodes=PLANNED_EPISODES),
+    }
+
+
+def quick_hd_arms() -> dict[str, HDArm]:
+    """A few methods with small networks and short searches: minutes on two cores."""
+    quick, effects = quick_arms(), RandomEffects(ensemble=2)
+    search = replace(QUICK_SEARCH, model=effects, sees_factor=False)
+    return {
+        "D3QN": HDArm(quick["D3QN"]),
+        SEARCH: HDArm(quick[SEARCH]),
+        "one policy, robust over θ": HDArm(search),
+        "CTRL_p + search": HDArm(CTRLp(search, MixtureGroups(len(PLANETS)))),
+    }
+
 
 COLUMNS = (
     "method", "behaviour", "planet", "seed", "return_selected", "return_last", "return_in_model", "commit", "device",

@@ -28,9 +28,8 @@ from reproduction.classic import COLUMNS, LEARNED_METHOD, METHOD, Classic, Probl
 from reproduction.command import Reproduce
 from reproduction.executors import InProcess, silent
 from reproduction.experiment import Context
-from reproduction.tasks.classic import Acrobot, ClassicControl, MountainCar, Pendulum
+from reproduction.tasks.classic import Acrobot, ClassicControl, MountainCar, Pendulum, TaskStack
 from reproduction.tasks.classic_simulation import evaluate_in_gym, gym_actions, gym_returns, log_random
-from reproduction.tasks.stack import TaskStack
 
 TASKS = [Pendulum(), Acrobot(), MountainCar()]
 

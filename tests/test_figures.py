@@ -18,7 +18,6 @@ from counterpoint.page import style
 from reproduction.pages import returns as reproduction_figures
 from reproduction.pages.counterfactuals import counterfactual_errors
 from reproduction.pages.paper import paper_points, paper_returns_by_gravity, paper_returns_by_size
-from reproduction.records import same_commit
 
 matplotlib = pytest.importorskip("matplotlib")
 
@@ -304,20 +303,3 @@ def test_commit_is_that_of_the_checkout_that_tracks_the_package(tmp_path: Path, 
     assert provenance._commit() is None
     monkeypatch.setenv("COUNTERPOINT_COMMIT", "told")
     assert provenance._commit() == "told", "a copy without history is told its commit"
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "same"),
-    [
-        ("12ab", "12ab", True),
-        ("12ab", "12abcdef", True),
-        ("12abcdef-dirty", "12ab-dirty", True),
-        ("12ab", "12ab-dirty", False),
-        ("12ab", "12ac", False),
-        ("12ab", None, False),
-        (None, None, True),
-    ],
-)
-def test_one_commit_may_be_told_in_fewer_digits(one: str | None, other: str | None, same: bool) -> None:
-    assert same_commit(one, other) == same
-    assert same_commit(other, one) == same

@@ -19,8 +19,7 @@ from helpers.hd import PROTOCOL
 from reproduction import hd
 from reproduction.command import Reproduce
 from reproduction.experiment import Context
-from reproduction.hd import FIRST, HD, TASKS, hd_logs, learn_and_evaluate, split
-from reproduction.hd_arms import HDArm, hd_arms
+from reproduction.hd import FIRST, HD, TASKS, HDArm, hd_arms, hd_logs, learn_and_evaluate, split
 from reproduction.logs import Behaviour, LogSource, shared_logs
 from reproduction.pages.hd import hd_page, means
 

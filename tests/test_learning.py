@@ -29,8 +29,7 @@ from reproduction import learning
 from reproduction.executors import Joblib
 from reproduction.experiment import Context
 from reproduction.grid import Grid
-from reproduction.hd import HD
-from reproduction.hd_arms import HDArm
+from reproduction.hd import HD, HDArm
 from reproduction.logs import LogSource, logs
 
 SHAPES = False

@@ -37,8 +37,7 @@ from reproduction.executors import Auto, Executor, InProcess, Joblib, Ray
 from reproduction.experiment import Experiment, choose
 from reproduction.grid import Grid
 from reproduction.groups import GroupAccuracy
-from reproduction.hd import HD
-from reproduction.hd_arms import HDArm
+from reproduction.hd import HD, HDArm
 from reproduction.known_policies import PROBLEMS, finite_problem
 from reproduction.sepsis import Sepsis
 from reproduction.sepsis_cohort import SyntheticPatients

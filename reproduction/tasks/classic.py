@@ -4,21 +4,25 @@
     Acrobot-v1                   r = −1 a step and 0 at the end, where −cos θ₁ − cos(θ₁ + θ₂) > 1
     MountainCarContinuous-v0     r = −0.1·force² and 100 at the end, where position ≥ 0.45 and velocity ≥ 0
 
-The dynamics are Gymnasium's: logs and evaluations of policies come from `gymnasium.make(gym_id)`.
+The dynamics are Gymnasium's: logs and evaluations of policies come from `gymnasium.make(gym_id)`. A `TaskStack` gives
+each job of a stack its own reward and end.
 """
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
+from counterpoint.core.errors import require
 from counterpoint.core.settings import Positive, Share, check_settings
 from counterpoint.data.knowledge import Knowledge
 from counterpoint.data.schema import Schema
 from counterpoint.data.shapes import Action, Flag, Reward, State
 from counterpoint.data.spaces import Box, Discrete
-from counterpoint.tasks.base import Task
+from counterpoint.tasks.base import StepResult, Task
 
 GOAL = 0.45
 
@@ -108,3 +112,34 @@ class MountainCar(ClassicControl):
 
     def terminated(self, next_state: State) -> Flag:
         return (next_state[..., 0] >= GOAL) & (next_state[..., 1] >= 0)
+
+
+class TaskStack(Task):
+    """K tasks with the same actions and outcomes: task k gives reward and end of the steps [k]."""
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        require(len(tasks) > 0, "there are no tasks to stack; give at least one")
+        first = tasks[0]
+        alike = all((task.actions, task.outcome_names) == (first.actions, first.outcome_names) for task in tasks)
+        require(alike, "the tasks differ in their actions or outcomes; stack those that agree")
+        self.tasks, self.actions, self.outcome_names = tuple(tasks), first.actions, first.outcome_names
+        self.discount, self.horizon = first.discount, max(task.horizon for task in tasks)
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        return torch.stack(self._each(lambda task, *steps: task.reward(*steps), state, action, next_state))
+
+    def terminated(self, next_state: Tensor) -> Tensor:
+        return torch.stack(self._each(lambda task, after: task.terminated(after), next_state))
+
+    def expected(self, state: Tensor, action: Tensor, next_state: Tensor) -> tuple[Tensor, Tensor]:
+        expected = self._each(lambda task, *steps: task.expected(*steps), state, action, next_state)
+        reward, survival = map(torch.stack, zip(*expected, strict=True))
+        return reward, survival
+
+    def draw_result(self, state: Tensor, action: Tensor, next_state: Tensor, uniform: Tensor) -> StepResult:
+        ends = self._each(lambda task, *steps: task.draw_result(*steps), state, action, next_state, uniform)
+        return StepResult(*map(torch.stack, zip(*ends, strict=True)))
+
+    def _each(self, function: Callable[..., Any], *steps: Tensor) -> list[Any]:
+        """Apply a function to every task and its steps."""
+        return [function(task, *part) for task, *part in zip(self.tasks, *steps, strict=True)]
