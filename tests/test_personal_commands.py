@@ -218,7 +218,7 @@ def test_a_model_without_factors_is_refused_before_anything_is_learned(tmp_path:
     assert not Run(tmp_path / "run").has("check")
     assert "knows no groups" in refused(capsys, "train", "--run", tmp_path / "run", "--method", "search", "--groups", 2)
     assert "number of groups" in refused(
-        capsys, "train", "--run", tmp_path / "run", "--method", "ctrl-p", "--groups", -1
+        capsys, "train", "--run", tmp_path / "run", "--method", "ctrl-p", "--groups", 0
     )
 
 

@@ -10,7 +10,7 @@ from counterpoint.cli.console import Saving, say, watching
 from counterpoint.cli.mirror import commands, value
 from counterpoint.cli.search_flags import SearchFlags
 from counterpoint.core.errors import CounterpointError, require
-from counterpoint.core.settings import Count
+from counterpoint.core.settings import Positive
 
 if TYPE_CHECKING:
     from counterpoint.learners.base import PolicyLearner
@@ -104,8 +104,8 @@ class Train:
     search needs no imagined rows: it optimises a readable rule inside the SCM. ctrl-p searches such a rule for every
     group of subjects (fit with scm:random-effects), ctrl-p-d3qn learns a Q-network for each. practice does what the
     clinicians do: the median dose or the most probable action in a state. The others are baselines."""
-    groups: Count = 0
-    """Number of groups of subjects, for ctrl-p and ctrl-p-d3qn; 0 to choose the number from the data."""
+    groups: Positive | None = None
+    """Number of groups of subjects, for ctrl-p and ctrl-p-d3qn; chosen from the data where none is given."""
     method_settings: tyro.conf.OmitArgPrefixes[MethodFlags] = field(default_factory=MethodFlags)
     search: tyro.conf.OmitArgPrefixes[SearchFlags] = SearchFlags()
     learner: tyro.conf.OmitArgPrefixes[D3QN] = LEARNER
@@ -151,9 +151,10 @@ class Train:
             f"{self.method} searches no rule; leave --support-price, --objective, --rule, --rounds, --restarts,"
             " --starts and --horizon away",
         )
-        require(not self.groups or self.method in PERSONAL, f"{self.method} knows no groups; leave --groups away")
+        require(self.groups is None or self.method in PERSONAL, f"{self.method} knows no groups; leave --groups away")
         require(
-            self.groups >= 0, f"--groups {self.groups} is no number of groups; give 1 or more, or 0 to have it chosen"
+            self.groups is None or self.groups > 0,
+            f"--groups {self.groups} is no number of groups; give 1 or more, or leave it away to have it chosen",
         )
         run, parents = Run(self.run), ["data", "split", "task", *PARENTS.get(self.method, [])]
         for part in parents:
@@ -198,7 +199,7 @@ class Train:
             return learner.fit(run.training, run.task, self.seed, stage, self.device)
         model, rows = run.scm, run.augmented if isinstance(learner, CTRLg) else run.training
         if isinstance(learner, CTRLp):
-            learner, job = learner.within(model, rows, self.groups or None), Job(rows, self.seed)
+            learner, job = learner.within(model, rows, self.groups), Job(rows, self.seed)
         else:
             job = Job(rows, self.seed, model.subjects(rows))
         model_on_device = model.to(device_of(self.device))

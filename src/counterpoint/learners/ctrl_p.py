@@ -55,7 +55,7 @@ class CTRLp(ModelBased[PersonalPolicy]):
         """
         check_personal(model)
         uncertain = bool(model.subject_factors(rows).covariance.any())
-        grouping = MixtureGroups(groups or 0) if uncertain else KMeansGroups(groups or 0)
+        grouping = MixtureGroups(groups) if uncertain else KMeansGroups(groups)
         return replace(self, policy=replace(self.policy, model=model.recipe), groups=grouping)
 
     @property

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from counterpoint.core.errors import require
 from counterpoint.core.seeding import generator
-from counterpoint.core.settings import Count, Positive, check_settings
+from counterpoint.core.settings import Positive, check_settings
 from counterpoint.models.base import SubjectFactors
 
 ROUNDS, STARTS = 200, 5
@@ -56,8 +56,8 @@ class Groups:
 class KMeansGroups:
     """k-means on the factors (paper, section 3.2); every subject counts alike."""
 
-    count: Count = 0
-    """Groups; 0 for the number by the gap statistic (Tibshirani, Walther & Hastie 2001), which may be one."""
+    count: Positive | None = None
+    """Groups; None for the number by the gap statistic (Tibshirani, Walther & Hastie 2001), which may be one."""
     most: Positive = 10
     """Groups that are tried at most where their number is chosen."""
 
@@ -95,8 +95,8 @@ class KMeansGroups:
 class MixtureGroups:
     """A mixture of groups, each a point in factor space, by the likelihood of the subjects' records."""
 
-    count: Count = 0
-    """Groups; 0 for the number with the best Bayesian information criterion."""
+    count: Positive | None = None
+    """Groups; None for the number with the best Bayesian information criterion."""
     most: Positive = 10
     """Groups that are tried at most where their number is chosen."""
 
@@ -185,6 +185,6 @@ def _lloyd(mean: Float[Tensor, "n t"], count: int, seed: int, starts: int = 10) 
     return _Clusters(torch.as_tensor(fitted.cluster_centers_), torch.as_tensor(fitted.labels_).long(), fitted.inertia_)
 
 
-def _check(subjects: int, count: int) -> None:
+def _check(subjects: int, count: int | None) -> None:
     require(subjects > 0, "there are no subjects to group; give rows of some")
-    require(count <= subjects, f"{count} groups are more than the {subjects} subjects; ask for fewer")
+    require((count or 0) <= subjects, f"{count} groups are more than the {subjects} subjects; ask for fewer")
