@@ -15,6 +15,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from counterpoint.checks.ambiguity import agreement, turning
+from counterpoint.checks.comparisons import EffectComparison
+from counterpoint.checks.effects import EffectCheck, check_effects
 from counterpoint.checks.findings import CheckReport, CheckSample, Finding, draw
 from counterpoint.checks.independence import Dependence, gram, holm, hsic, kolmogorov, prior_quantiles, standard
 from counterpoint.checks.support import support
@@ -54,20 +56,41 @@ def silent(stage: str, done: int, total: int) -> None:
 
 
 @checked
-def check_scm(model: StructuralCausalModel, rows: Transitions, seed: int = 0, theta: Theta = NO_THETA) -> CheckReport:
-    """Check the assumptions of a fitted SCM on at most 1,000 of `rows`, best held out; `theta` as in the fit."""
-    return report(draw(model, rows, seed, theta))
+def check_scm(
+    model: StructuralCausalModel,
+    rows: Transitions,
+    seed: int = 0,
+    theta: Theta = NO_THETA,
+    log: Transitions | None = None,
+    outcomes: tuple[str, ...] = (),
+) -> CheckReport:
+    """Check the assumptions of a fitted SCM, and its effects of doses beside those that the log shows.
+
+    Args:
+        model: the fitted model.
+        rows: rows to check it on, best held out; at most 1,000 are looked at.
+        seed: seed of all that is drawn.
+        theta: subject factors of `rows`, as in the fit.
+        log: the whole log, for the effects; `rows` where it is left out.
+        outcomes: state columns of the effects; by default those with the clearest ones.
+    """
+    effects = check_effects(model, rows if log is None else log, outcomes, seed, theta if log is None else NO_THETA)
+    return report(draw(model, rows, seed, theta), effects=effects)
 
 
-def report(sample: CheckSample, progress: Progress = silent) -> CheckReport:
-    """Every check on a drawn sample."""
+def report(sample: CheckSample, progress: Progress = silent, effects: EffectCheck | None = None) -> CheckReport:
+    """Every check on a drawn sample, and what the comparison of effects found, where it was made."""
     tested = (round_trip, monotone, independence, calibration, copula_invariance, better_than_mean)
     findings: list[Finding] = []
     checks = (*tested, supported, agreement, turning)
     for check in checks:
         findings.append(check(sample))
         progress("checks", len(findings), len(checks))
-    return CheckReport(tuple(findings), len(sample.rows), sample.held_out, sample.model.state_names)
+    comparisons: tuple[EffectComparison, ...] = ()
+    if effects is not None:
+        findings += effects.findings
+        comparisons = effects.comparisons
+    return CheckReport(tuple(findings), len(sample.rows), sample.held_out, sample.model.state_names, comparisons)
 
 
 def round_trip(sample: CheckSample) -> Finding:

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from counterpoint.checks.comparisons import EffectComparison
 from counterpoint.checks.independence import column_gram
 from counterpoint.core.errors import CounterpointError, require
 from counterpoint.core.seeding import generator
@@ -21,7 +22,17 @@ SAMPLE = 1000
 LOGGED = 20_000
 """Logged rows among which similar states are looked for."""
 
-OWN_ROWS = "Only the fit's own rows were checked, where a model looks better than it is; pass held-out rows."
+OWN_ROWS = "Only the fit's own rows were checked, where a model looks better than it is; fit again with --held-out 0.2."
+
+REMEDIES = {
+    "round trip": "fit again with scm:density, which abducts exactly",
+    "independent noise": "fit again with --auto, or add the common cause to the state (--state)",
+    "calibration": "fit again with --auto",
+    "better than the mean": "fit again with --auto, or give more subjects",
+    "support": "ask about actions that were taken in similar states; coarser --bins give each more rows",
+    "agreement": "fit again with scm:density --scm.ensemble 10, or give more subjects",
+}
+"""What to do about a failed check, with the flag that does it; other findings say it in their sentence."""
 
 Trust = Literal["yes", "with care", "no"]
 
@@ -39,6 +50,11 @@ class Finding:
     p_value: float | None = None
     grave: bool = True
     """Whether failing means that the model must not be trusted; otherwise its answers need care."""
+
+    @property
+    def remedy(self) -> str:
+        """What to do where the check failed; "" where the sentence says it or nothing can be done."""
+        return f" To do: {REMEDIES[self.name]}." if not self.passed and self.name in REMEDIES else ""
 
 
 @dataclass(frozen=True)
@@ -97,6 +113,8 @@ class CheckReport:
     rows: int
     held_out: bool
     state_names: tuple[str, ...]
+    effects: tuple[EffectComparison, ...] = ()
+    """Effects of doses in the model beside those in the log; none where the log was not given."""
 
     @property
     def trust(self) -> Trust:
@@ -116,7 +134,8 @@ class CheckReport:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why not simply yes, the gravest first."""
-        failed = tuple(finding.sentence for finding in sorted(self.failed, key=lambda finding: not finding.grave))
+        ordered = sorted(self.failed, key=lambda finding: not finding.grave)
+        failed = tuple(finding.sentence + finding.remedy for finding in ordered)
         return failed if self.held_out else (*failed, OWN_ROWS)
 
     def verdict(self) -> str:
@@ -137,6 +156,7 @@ class CheckReport:
             "held_out": self.held_out,
             "state_names": list(self.state_names),
             "findings": [asdict(finding) for finding in self.findings],
+            "effects": [asdict(comparison) for comparison in self.effects],
         }
 
     @classmethod
@@ -144,7 +164,8 @@ class CheckReport:
         """The report from the output of `to_json`; anything else is refused in one line."""
         try:
             findings = tuple(Finding(**finding) for finding in saved["findings"])
-            read = cls(findings, saved["rows"], saved["held_out"], tuple(saved["state_names"]))
+            effects = tuple(EffectComparison.from_json(comparison) for comparison in saved.get("effects", ()))
+            read = cls(findings, saved["rows"], saved["held_out"], tuple(saved["state_names"]), effects)
             whole = all(map(_is_whole, findings)) and read._is_whole and read.trust == saved["trust"]
         except (LookupError, TypeError):
             whole, read = False, cls((), 0, False, ())

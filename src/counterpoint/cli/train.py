@@ -161,7 +161,6 @@ class Train:
             run.fingerprint(part)
         if self.method in PERSONAL:
             check_personal(run.scm)
-        is_checked = run.has("check")
         verdict = self._verdict(run)
         with watching(self.run, self.saving) as monitor:
             policy = self._learn(run, monitor)
@@ -170,7 +169,7 @@ class Train:
         model = run.scm if "scm" in parents else None
         for line in trained_lines(policy, run.training, model, self.seed):
             say(line)
-        say(verdict.brief if is_checked else str(verdict))
+        say(verdict.brief)
 
     def _verdict(self, run: "Run") -> "Verdict":
         """Return the verdict on the model behind the policy; a model that was not checked is checked now."""

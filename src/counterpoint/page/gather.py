@@ -36,6 +36,7 @@ class Page:
     cohort: CohortSummary
     check: CheckReport | None
     checks: PageTable | None
+    check_effects: PageTable | None
     severity: Severity | None
     imagined: ImaginedSection | None
     model: str
@@ -67,6 +68,7 @@ def gather(contents: RunContents) -> Page:
         cohort=log,
         check=contents.check,
         checks=None if contents.check is None else _checks(contents.check),
+        check_effects=None if contents.check is None else _effects(contents.check),
         severity=severity,
         imagined=_imagined(contents, rows, severity, actions),
         model="" if contents.scm is None else type(contents.scm.structure).__name__,
@@ -115,6 +117,17 @@ def _checks(report: CheckReport) -> PageTable:
     )
     head = ("Check", "Result", "Value", "Acceptable up to", "Explanation")
     return PageTable("Checks of the model", head, lines, (0, 1, 4))
+
+
+def _effects(report: CheckReport) -> PageTable | None:
+    """Effects of doses in the model beside those in the log; None where they were not compared."""
+    lines = [row for comparison in report.effects for row in comparison.table()]
+    if not lines:
+        return None
+    head = ("Dose", "Outcome", "After steps", "In the model", "In the log (95% interval)", "Noise of the outcome")
+    return PageTable(
+        "Effects of doses in the model and in the log", head, tuple(tuple(row.values()) for row in lines), (0, 1)
+    )
 
 
 def _settings(contents: RunContents) -> tuple[PageTable, ...]:
