@@ -7,6 +7,8 @@ import pytest
 import torch
 
 import counterpoint as cp
+from counterpoint.checks.assumptions import monotone, quantiles
+from counterpoint.checks.findings import draw
 from counterpoint.core.artifacts import decode, encode
 from counterpoint.data.stored_format import SCHEMA_CLASSES
 from counterpoint.simulation.models import ModelSimulator
@@ -218,3 +220,12 @@ def test_a_model_that_violates_a_declared_sign_says_so() -> None:
 def test_a_model_that_would_let_actions_move_an_exogenous_column_is_refused() -> None:
     with pytest.raises(cp.CounterpointError, match="'meal' is declared exogenous, and this model would let actions"):
         cp.models.GaussianDynamics(2, (8,), likelihood=BRIEF).fit(logged())
+
+
+def test_checks_look_at_the_noise_of_columns_that_actions_change(model: cp.models.StructuralCausalModel) -> None:
+    """A meal of exactly 0 says nothing of its normal noise; that is no flaw of a counterfactual."""
+    sample = draw(model, logged(), 0)
+    assert sample.noise.shape[-1] == model.mechanism.equation_noise == 1
+    assert [model.state_names[column] for column in model.mechanism.noise_columns] == ["x", *["meal"] * 3]
+    assert monotone(sample).passed
+    assert quantiles(sample).shape[-1] == 1

@@ -141,7 +141,7 @@ def independence(sample: CheckSample) -> Finding:
 def quantiles(sample: CheckSample) -> Float[Tensor, "n m u"]:
     """Where each seen next state lies in the law the model foresaw: uniform between 0 and 1 if the law is right."""
     prior = sample.model.mechanism.prior(100_000, generator(sample.seed, "prior")).to(sample.noise)
-    return prior_quantiles(sample.noise, prior)
+    return prior_quantiles(sample.noise, prior[:, : sample.noise.shape[-1]])
 
 
 def calibration(sample: CheckSample) -> Finding:

@@ -46,7 +46,7 @@ def figure_data(sample: CheckSample) -> CheckFigureData:
         scale = sample.effect_scale(rotated.mean(0))
         rotation_difference = _root_mean_square((counterfactuals - rotated) / scale)
     return CheckFigureData(
-        noise_names=tuple(names[column] for column in sample.model.mechanism.noise_columns),
+        noise_names=tuple(names[column] for column in sample.model.mechanism.noise_columns[: sample.noise.shape[-1]]),
         quantiles=quantiles(sample).cpu(),
         action=sample.rows.action[:, 0].cpu(),
         noise=sample.noise.mean(1).cpu(),

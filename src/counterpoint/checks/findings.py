@@ -202,5 +202,6 @@ def draw(model: StructuralCausalModel, rows: Transitions, seed: int, theta: Thet
     noise = model.posterior(chosen, generator(seed, "posterior"), row_factors).view(
         len(chosen), model.mechanism.members, -1
     )
+    noise = noise[..., : model.mechanism.equation_noise]  # Counterfactuals do not use that of exogenous columns.
     logged = rows[picked[:LOGGED]].to(model.device)
     return CheckSample(model, chosen, row_factors, alternative, noise, logged, not model.has_seen(rows), seed)

@@ -34,6 +34,12 @@ class StructuralMechanism(Mechanism):
         return self.noise_width
 
     @property
+    def equation_noise(self) -> int:
+        """How many of the noise columns, the first ones, belong to columns that actions can change; the others move
+        exogenous columns, which counterfactuals leave as they were."""
+        return self.noise_width
+
+    @property
     def noise_columns(self) -> list[int]:
         """The state column that each noise column belongs to."""
         return list(range(self.noise_width))

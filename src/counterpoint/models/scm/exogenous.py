@@ -16,7 +16,7 @@ from counterpoint.data.jobs import Categories, spread_levels
 from counterpoint.data.schema import Schema
 from counterpoint.data.spaces import places
 from counterpoint.models.base import repeated
-from counterpoint.models.scm.categorical import CategoricalLaw
+from counterpoint.models.scm.categorical import CategoricalLaw, draw_exponentials
 from counterpoint.nets.conditional import ConditionalLaw
 from counterpoint.nets.laws import SkewedSpline
 from counterpoint.nets.likelihood import Likelihood, fit_by_likelihood
@@ -101,31 +101,35 @@ class ExogenousLaw(nn.Module):
 
     @property
     def normals(self) -> int:
-        """Width of the standard normal noise: one for each number."""
+        """Width of the standard normal noise, which comes first: one for each number."""
         return len(self.numbers)
 
     @property
-    def gumbels(self) -> int:
-        """Width of the Gumbel noise: two for each atom, then one for each level of the categories."""
-        return sum(self.codes.counts)
+    def noise_width(self) -> int:
+        """Width of the noise: behind the normals two Gumbels for each atom, and one for each level of a category."""
+        return self.normals + sum(self.codes.counts)
 
     @property
-    def gumbel_columns(self) -> list[int]:
-        """The state column of every Gumbel."""
+    def noise_columns(self) -> list[int]:
+        """The state column of every noise."""
         atoms = [column for column, _ in self.form.atoms for _ in range(2)]
-        return [*atoms, *(column for column, count in self.form.codes for _ in range(count))]
+        return [*self.form.numbers, *atoms, *(column for column, count in self.form.codes for _ in range(count))]
 
-    def predict(
-        self, state: Float[Tensor, "m n s"], normals: Float[Tensor, "m n u"], gumbels: Float[Tensor, "m n g"]
-    ) -> Float[Tensor, "m n e"]:
+    def prior(self, count: int, random: torch.Generator) -> Float[Tensor, "n u"]:
+        """Draw the noise of `count` rows."""
+        normals = torch.randn(count, self.normals, generator=random, device=random.device)
+        return torch.cat([normals, -draw_exponentials(count, sum(self.codes.counts), random).log()], -1)
+
+    def predict(self, state: Float[Tensor, "m n s"], noise: Float[Tensor, "m n u"]) -> Float[Tensor, "m n e"]:
         """Return the next values of `form.columns`."""
         inputs, form = self.form.read(state), self.form
+        normals, gumbels = noise[..., : self.normals], noise[..., self.normals :]
         parts = [law.predict(inputs, normals[..., i : i + 1]) for i, law in enumerate(self.numbers)]  # pyright: ignore[reportCallIssue]
-        codes = self.codes.predict(inputs, gumbels) if self.gumbels else normals[..., :0]
+        codes = self.codes.predict(inputs, gumbels) if self.codes.size else gumbels
         for i, (column, value) in enumerate(form.atoms):
             place = form.numbers.index(column)
             parts[place] = torch.where(codes[..., i : i + 1] > 0, value, parts[place])
-        return torch.cat([normals[..., :0], *parts, codes[..., len(form.atoms) :]], -1)
+        return torch.cat([*parts, codes[..., len(form.atoms) :]], -1)
 
     def combine(self, predictions: Float[Tensor, "m n s"], combined: Float[Tensor, "n s"]) -> Float[Tensor, "n s"]:
         """Return `combined` with the members' median in the exogenous columns, which keeps their atoms."""
@@ -137,17 +141,12 @@ class ExogenousLaw(nn.Module):
         return after.contiguous().index_copy(-1, places(self.form.columns, after.device), values)
 
     def abduct(
-        self,
-        state: Float[Tensor, "m n s"],
-        next_state: Float[Tensor, "m n s"],
-        normals: Float[Tensor, "n u"],
-        exponentials: Float[Tensor, "n g"],
-    ) -> tuple[Float[Tensor, "m n u"], Float[Tensor, "m n g"]]:
-        """Return the normal noise and the Gumbels behind the next values, from fresh draws.
-
-        A value that is an atom says nothing of its normal noise, which is then the fresh draw.
-        """
+        self, state: Float[Tensor, "m n s"], next_state: Float[Tensor, "m n s"], random: torch.Generator
+    ) -> Float[Tensor, "m n u"]:
+        """Return the noise behind the next values; what a code or an atom leaves open is drawn."""
         inputs, form, atoms = self.form.read(state), self.form, dict(self.form.atoms)
+        normals = torch.randn(state.shape[1], self.normals, generator=random, device=random.device).to(state)
+        exponentials = draw_exponentials(state.shape[1], sum(self.codes.counts), random).to(state)
         parts, switches = [], []
         for i, (column, law) in enumerate(zip(form.numbers, self.numbers, strict=True)):
             after = next_state[..., column : column + 1]
@@ -157,11 +156,10 @@ class ExogenousLaw(nn.Module):
                 noise = torch.where(held, normals[:, i : i + 1].expand_as(noise), noise)
                 switches.append(held.to(after))
             parts.append(noise)
-        if not self.gumbels:
-            return torch.cat([inputs[..., :0], *parts], -1), inputs[..., :0]
-        codes = [next_state[..., column : column + 1] for column, _ in form.codes]
-        gumbels = self.codes.abduct(inputs, torch.cat([*switches, *codes], -1), exponentials)
-        return torch.cat([inputs[..., :0], *parts], -1), gumbels
+        if self.codes.size:
+            codes = [next_state[..., column : column + 1] for column, _ in form.codes]
+            parts.append(self.codes.abduct(inputs, torch.cat([*switches, *codes], -1), exponentials))
+        return torch.cat(parts, -1)
 
     def fit(
         self,
@@ -183,7 +181,7 @@ class ExogenousLaw(nn.Module):
                 parts.append(part | {"subject": table["subject"][kept]})
             stage = monitor.stage(f"exogenous-{column}")
             fit_by_likelihood(law, repeated(parts, ensemble), seeds, LIKELIHOOD, identity, stage)
-        if self.gumbels:
+        if self.codes.size:
             parts = [
                 {"context": self.form.read(t["state"]), "y": self._codes_of(t["next_state"]), "subject": t["subject"]}
                 for t in tables

@@ -8,7 +8,7 @@
     exogenous   s'_e = f_e(exogenous s, clock, static s, u_e)        (`exogenous.py`: no action changes them)
 
 Given (s, a, θ) the columns' noises are taken to be independent. The noise table holds the u_i first, then the u_l, then
-the u_e, then one Gumbel a category, column by column in the order of `categories`.
+one Gumbel a category, column by column in the order of `categories`, then the u_e.
 
 A column that is positive in every row may be an amount, which treatment and noise change by a share of it. Whether it
 is one is decided by a linear regression of its log ratios or of its differences: whichever makes them likelier.
@@ -213,7 +213,7 @@ class MixedMechanism(StructuralMechanism):
         super().__init__()
         self.laws, self.codes, self.layout, self.seed = nn.ModuleDict(laws), codes, layout, seed
         self.members, self.context_width, self.exogenous = members, layout.context, exogenous
-        self.noise_width = self.normal_noise + self.gumbels
+        self.noise_width = self.equation_noise + (exogenous.noise_width if exogenous else 0)
         self.register_buffer("steps", torch.zeros(members, layout.stepped, STEPS))
 
     @property
@@ -222,26 +222,18 @@ class MixedMechanism(StructuralMechanism):
 
     @property
     def normal_noise(self) -> int:
-        return sum(self._normal_widths)
+        return sum(len(columns) for columns in self.layout.own.values())
 
     @property
-    def _normal_widths(self) -> list[int]:
-        exogenous = self.exogenous.normals if self.exogenous else 0
-        return [*(len(columns) for columns in self.layout.own.values()), exogenous]
-
-    @property
-    def gumbels(self) -> int:
-        """How many of the noise columns, the last ones, are Gumbels."""
-        return sum(self.codes.counts) + (self.exogenous.gumbels if self.exogenous else 0)
+    def equation_noise(self) -> int:
+        return self.normal_noise + sum(self.codes.counts)
 
     @property
     def noise_columns(self) -> list[int]:
         """The state column that each noise moves."""
         own = [column for columns in self.layout.own.values() for column in columns]
         coded = [column for column, count in self.layout.moving for _ in range(count)]
-        if self.exogenous is None:
-            return [*own, *coded]
-        return [*own, *self.exogenous.form.numbers, *coded, *self.exogenous.gumbel_columns]
+        return [*own, *coded, *(self.exogenous.noise_columns if self.exogenous else ())]
 
     def abduct(self, context: Tensor, state: Tensor, next_state: Tensor) -> Tensor:
         """The point of a continuous column; for a code, where no point exists, a posterior draw fixed by the recipe.
@@ -253,30 +245,26 @@ class MixedMechanism(StructuralMechanism):
 
     def posterior(self, context: Tensor, state: Tensor, next_state: Tensor, random: torch.Generator) -> Tensor:
         self._check(state, next_state)
-        layout, fresh = self.layout, draw_exponentials(state.shape[1], self.gumbels, random).to(state)
+        layout, fresh = self.layout, draw_exponentials(state.shape[1], sum(self.codes.counts), random).to(state)
         before, after = layout.seen.link(state), layout.seen.link(next_state)
         noises, seen = [], layout.seen(context)
         for name, law in self.laws.items():
             read, columns = self._read(name, seen, before, after), places(layout.own[name], state.device)
             noises.append(law.abduct(read, (after - before).index_select(-1, columns)))  # pyright: ignore[reportCallIssue]
-        coded, others = fresh.split([sum(self.codes.counts), self.gumbels - sum(self.codes.counts)], -1)
-        gumbels = [self.codes.abduct(seen, next_state[..., layout.coded], coded)]
+        noises.append(self.codes.abduct(seen, next_state[..., layout.coded], fresh))
         if self.exogenous is not None:
-            normals = torch.randn(state.shape[1], self.exogenous.normals, generator=random, device=random.device)
-            for part, drawn in zip(
-                (noises, gumbels), self.exogenous.abduct(state, next_state, normals.to(state), others), strict=True
-            ):
-                part.append(drawn)
-        return torch.cat([*noises, *gumbels], -1)
+            noises.append(self.exogenous.abduct(state, next_state, random))
+        return torch.cat(noises, -1)
 
     def predict(self, context: Tensor, state: Tensor, noise: Tensor) -> Tensor:
         self._check(state)
-        layout, coded = self.layout, sum(self.codes.counts)
-        *normal, exogenous, gumbels, others = noise.split([*self._normal_widths, coded, self.gumbels - coded], -1)
+        layout, sizes = self.layout, [len(columns) for columns in self.layout.own.values()]
+        rest = self.noise_width - self.equation_noise
+        *normal, gumbels, exogenous = noise.split([*sizes, sum(self.codes.counts), rest], -1)
         seen, before = layout.seen(context), layout.seen.link(state)
         after = before.clone(memory_format=torch.contiguous_format)
         if self.exogenous is not None:
-            later = self.exogenous.predict(state, exogenous, others)
+            later = self.exogenous.predict(state, exogenous)
             after = layout.seen.link(self.exogenous.write(state, later))
         after[..., places(layout.coded, state.device)] = self.codes.predict(seen, gumbels)
         for (name, law), draws in zip(self.laws.items(), normal, strict=True):
@@ -302,7 +290,9 @@ class MixedMechanism(StructuralMechanism):
 
     def prior(self, count: int, random: torch.Generator) -> Float[Tensor, "n u"]:
         normal = torch.randn(count, self.normal_noise, generator=random, device=random.device)
-        return torch.cat([normal, -draw_exponentials(count, self.gumbels, random).log()], -1)
+        gumbels = -draw_exponentials(count, sum(self.codes.counts), random).log()
+        exogenous = [] if self.exogenous is None else [self.exogenous.prior(count, random)]
+        return torch.cat([normal, gumbels, *exogenous], -1)
 
     def _check(self, *states: Tensor) -> None:
         if _capturing(states[0]):

@@ -11,7 +11,6 @@ from counterpoint.data.jobs import context
 from counterpoint.data.transitions import Transitions, lexsort
 from counterpoint.models.base import CHUNK, OnlineSubjectMechanism, SubjectFactors, SubjectTracker
 from counterpoint.models.scm.base import StructuralMechanism
-from counterpoint.models.scm.categorical import draw_exponentials
 from counterpoint.models.scm.effects.law import EffectsLaw
 from counterpoint.models.scm.exogenous import ExogenousLaw
 
@@ -25,23 +24,23 @@ class EffectsMechanism(StructuralMechanism, OnlineSubjectMechanism):
     def __init__(self, law: EffectsLaw, context: int, exogenous: ExogenousLaw | None = None) -> None:
         super().__init__()
         self.law, self.members, self.context_width, self.exogenous = law, law.members, context, exogenous
-        self.noise_width = self.normal_noise + (exogenous.gumbels if exogenous else 0)
+        self.noise_width = law.size + (exogenous.noise_width if exogenous else 0)
 
     @property
     def normal_noise(self) -> int:
-        return self.law.size + (self.exogenous.normals if self.exogenous else 0)
+        return self.law.size
+
+    @property
+    def equation_noise(self) -> int:
+        return self.law.size
 
     @property
     def noise_columns(self) -> list[int]:
-        if self.exogenous is None:
-            return self.law.layout.moving
-        return [*self.law.layout.moving, *self.exogenous.form.numbers, *self.exogenous.gumbel_columns]
+        return [*self.law.layout.moving, *(self.exogenous.noise_columns if self.exogenous else ())]
 
     def prior(self, count: int, random: torch.Generator) -> Float[Tensor, "n u"]:
-        normal = torch.randn(count, self.normal_noise, generator=random, device=random.device)
-        if self.exogenous is None:
-            return normal
-        return torch.cat([normal, -draw_exponentials(count, self.exogenous.gumbels, random).log()], -1)
+        normal = torch.randn(count, self.law.size, generator=random, device=random.device)
+        return normal if self.exogenous is None else torch.cat([normal, self.exogenous.prior(count, random)], -1)
 
     def combine(self, predictions: Float[Tensor, "m n s"]) -> Float[Tensor, "n s"]:
         mean = predictions.mean(0)
@@ -61,10 +60,7 @@ class EffectsMechanism(StructuralMechanism, OnlineSubjectMechanism):
         noise = self.law.noise(self.law.step(inputs, state), theta, self.law.layout.change(state, next_state))
         if self.exogenous is None:
             return noise
-        rows = state.shape[1]
-        normals = torch.randn(rows, self.exogenous.normals, generator=random, device=random.device).to(state)
-        exponentials = draw_exponentials(rows, self.exogenous.gumbels, random).to(state)
-        return torch.cat([noise, *self.exogenous.abduct(state, next_state, normals, exponentials)], -1)
+        return torch.cat([noise, self.exogenous.abduct(state, next_state, random)], -1)
 
     def predict(self, context: Tensor, state: Tensor, noise: Tensor) -> Tensor:
         inputs, theta = self._split(context)
@@ -72,8 +68,7 @@ class EffectsMechanism(StructuralMechanism, OnlineSubjectMechanism):
         after = self.law.layout.after(state, self.law.change(self.law.step(inputs, state), theta, own))
         if self.exogenous is None:
             return after
-        normals, gumbels = noise[..., self.law.size : self.normal_noise], noise[..., self.normal_noise :]
-        return self.exogenous.write(after, self.exogenous.predict(state, normals, gumbels))
+        return self.exogenous.write(after, self.exogenous.predict(state, noise[..., self.law.size :]))
 
     @torch.no_grad()
     def evidence(self, rows: Transitions) -> tuple[Float[Tensor, "k n r"], Float[Tensor, "k n r r"]]:
