@@ -140,7 +140,7 @@ class CheckReport:
 
     def verdict(self) -> str:
         """A few sentences for a reader who knows the patients and not the mathematics."""
-        kind = "rows the model had not seen" if self.held_out else "the rows the model was fitted on"
+        kind = "rows the model had not seen" if self.held_out else "of the rows the model was fitted on"
         lines = [f"Trust: {self.trust}{'.' if self.trust == 'yes' else ', because:'}"]
         lines += [f"- {reason}" for reason in self.reasons]
         passed = len(self.findings) - len(self.failed)

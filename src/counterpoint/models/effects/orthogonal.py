@@ -10,8 +10,9 @@ is orthogonal to their errors (Chernozhukov et al. 2018; Lewis and Syrgkanis 202
 the outcome is modelled well. Standard errors are the jackknife over subjects of the stacked moments, so that the
 uncertainty of ψ_k includes that of the earlier ψ.
 
-What it assumes: the history holds every common cause of dose and outcome; the effect is linear in the dose and the
-same in all rows; rows whose record ends before t + k are like the others given their history. It gives averages.
+What it assumes: the history holds every common cause of dose and outcome; rows whose record ends before t + k are like
+the others given their history. Where the effect differs between rows, ψ is its average with the weights ã_t² (rows in
+which doses vary most count most), which is not the plain average: compare a model's effects with the same weights.
 """
 
 from collections.abc import Sequence
