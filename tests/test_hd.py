@@ -23,6 +23,8 @@ from reproduction.hd import FIRST, HD, TASKS, HDArm, hd_arms, hd_logs, learn_and
 from reproduction.logs import Behaviour, LogSource, shared_logs
 from reproduction.pages.hd import hd_page, means
 
+SHAPES = False
+
 TINY = D3QN((8,), Schedule(steps=30), batch=8)
 EXPERIMENT = HD(arms={"a": HDArm(TINY), "b": HDArm(TINY, "planets")}, seeds=2, protocol=PROTOCOL)
 
