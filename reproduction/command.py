@@ -63,7 +63,7 @@ SECONDS = {
     "sd": (360, 5770), "hd": (83, 1944), "hd-nonrandom": (62, 1221), "search-ablations": (325, 1008),
     "sepsis": (226, 2888), "classic": (13, 437), "sd-nonrandom": (187, 2380), "counterfactuals": (22, 3225),
     "ablations": (164, 735), "sd-nonrandom-20": (93, 394), "tumour": (29, 1894), "groups": (9, 655),
-    "evaluation": (24, 1052), "effects": (20, 1500), "clinic": (60, 7000),
+    "evaluation": (24, 1052), "effects": (20, 3200), "clinic": (60, 15000),
 }  # fmt: skip
 """Seconds of a part, measured: with --quick on one core, and in full in one process on a H200 shared with others."""
 CPU_SAVES, GPU_SAVES = 5.0, 60.0
