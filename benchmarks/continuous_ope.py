@@ -78,7 +78,7 @@ def rows_of(task: LinearDose, subjects: int, seeds: int, draws: int) -> list[Row
     random = generator(1, "clinicians")
     logged = true_value(task, lambda state: task.clinicians(state, random), 11)
     rows: list[Row] = []
-    settings = OPESettings(draws=draws, critic_draws=max(10, draws // 5))
+    settings = OPESettings(baselines=False, draws=draws, critic_draws=max(10, draws // 5))
     for case in cases(task):
         truth = true_value(task, case.rule, 11)
         for seed in range(seeds):

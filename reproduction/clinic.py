@@ -63,7 +63,7 @@ class Clinic(Experiment):
     first_seed: Count = 0
     methods: Mapping[str, Method] = field(default_factory=methods)
     """Methods by their names in the table."""
-    ope: OPESettings = OPESettings(alternative_behaviours=(), draws=400, critic_draws=50)
+    ope: OPESettings = OPESettings(baselines=False, alternative_behaviours=(), draws=400, critic_draws=50)
     """How policies are evaluated from the log."""
     name: str = "clinic"
 
@@ -112,7 +112,7 @@ def _evaluation_name(name: str) -> str:
 def quick() -> Clinic:
     """Short episodes of two worlds and EpiCare, few subjects, and the methods that take seconds."""
     small = {"pharmacokinetic": Pharmacokinetic(days=1), "infusion": Infusion(steps=30), "epicare": EpiCare()}
-    ope = OPESettings(alternative_behaviours=(), draws=100, critic_draws=10)
+    ope = OPESettings(baselines=False, alternative_behaviours=(), draws=100, critic_draws=10)
     return Clinic(small, (30,), 2, methods=some(QUICK), ope=ope, name="clinic-quick")
 
 

@@ -54,7 +54,7 @@ class EvaluationBenchmark(Experiment):
     """The first of them."""
     trials: Positive = 4000
     """Trials whose mean return is the true value, where it is not known exactly."""
-    ope: OPESettings = OPESettings(alternative_behaviours=(), draws=400, critic_draws=50)
+    ope: OPESettings = OPESettings(baselines=False, alternative_behaviours=(), draws=400, critic_draws=50)
     """How policies are evaluated; a task may have its own estimator of the behaviour policy."""
     name: str = "evaluation"
 
@@ -96,7 +96,7 @@ class EvaluationBenchmark(Experiment):
 
 def quick() -> EvaluationBenchmark:
     """One task that needs no extra, two logs: less than a minute."""
-    ope = OPESettings(alternative_behaviours=(), draws=200, critic_draws=20)
+    ope = OPESettings(baselines=False, alternative_behaviours=(), draws=200, critic_draws=20)
     return EvaluationBenchmark({"tumour": 2}, trials=1000, ope=ope, name="evaluation-quick")
 
 

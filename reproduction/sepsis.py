@@ -28,7 +28,9 @@ PARTS = ("estimates", "mean_q", "counts", "mortality", "doses", "groups", "model
 """What a cell has beside its seed, ending and sizes."""
 REPORTED = SEARCH_G
 """The policy whose report is written: its rule can be read."""
-OPE = OPESettings(behaviour=Logistic(penalty=100.0), alternative_behaviours=(), draws=400, critic_draws=50)
+OPE = OPESettings(
+    baselines=False, behaviour=Logistic(penalty=100.0), alternative_behaviours=(), draws=400, critic_draws=50
+)
 """Most of the 25 actions are rare. Without a strong ridge their probabilities are estimated near zero (seed 100: with
 the ridge an equally good Brier score, 0.851, and more than twice the effective patients)."""
 

@@ -22,7 +22,7 @@ from counterpoint.ope.intervals import interval_of, paired_interval, widened
 from helpers.judge import GENTLE, LOGGED, Lottery
 
 SHAPES = False
-HOW = OPESettings(alternative_behaviours=(), draws=60, critic_draws=15, confidence=0.9)
+HOW = OPESettings(baselines=False, alternative_behaviours=(), draws=60, critic_draws=15, confidence=0.9)
 SURE = NormalDist().inv_cdf(0.95)
 
 

@@ -1,6 +1,7 @@
 """Off-policy evaluation of continuous doses, in a linear task where every policy's mean return can be simulated."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 
 import pytest
@@ -13,17 +14,21 @@ from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
 from counterpoint.learners.practice import Practice
 from counterpoint.ope.continuous import DoseSpread, DoseTarget, ShiftedDoses, dose_target
+from counterpoint.ope.diagnostics import VerdictLimits, is_supported
 from counterpoint.ope.evaluation import OPESettings, compare, evaluate
 from counterpoint.ope.fqe import FQE
 from counterpoint.ope.model_based import returns
 from counterpoint.ope.result import Estimate, Evaluation
 from counterpoint.simulation.trials import simulate
 from counterpoint.tasks.ward import Ward
+from helpers.judge import GOOD
 from reproduction.tasks.linear_dose import LinearDose, RulePolicy
 
 STEPS = 5
 NORMAL, POSITIVE = LinearDose(horizon=STEPS), LinearDose(horizon=STEPS, positive=True)
-QUICK = OPESettings(draws=100, critic_draws=10, folds=3, critic=FQE(hidden=32), dose_spread=DoseSpread(draws=4))
+QUICK = OPESettings(
+    baselines=False, draws=100, critic_draws=10, folds=3, critic=FQE(hidden=32), dose_spread=DoseSpread(draws=4)
+)
 
 
 @lru_cache
@@ -113,6 +118,7 @@ def test_doses_that_nobody_was_given_cannot_be_judged() -> None:
     assert found.verdict == "cannot be judged"
     assert found.diagnostics is not None
     assert found.diagnostics.unsupported > 0.9
+    assert found.diagnostics.effective < 5, "ratios that are all near 0 are no agreement"
     assert found.possible is not None
     assert all(estimate.value is None or found.possible.holds(estimate.value) for estimate in found.estimates)
 
@@ -141,7 +147,7 @@ def test_practice_of_a_list_is_evaluated_by_its_actions_or_by_its_probabilities(
     from counterpoint.simulation.trials import random_policy
 
     rows = simulate(ward, random_policy(ward), 100, 4, 0)
-    settings = OPESettings(draws=50, critic_draws=5)
+    settings = OPESettings(baselines=False, draws=50, critic_draws=5)
     assert isinstance(rows.actions, Discrete)
     practice = Practice(trees=5, folds=2).fit(rows, ward)
     by_action, by_chance = (evaluate(rows, policy, settings) for policy in (practice, practice.drawn()))
@@ -161,3 +167,34 @@ def test_ratios_depend_on_the_seed_of_the_folds_alone() -> None:
     first: Callable[[DoseTarget], Tensor] = lambda doses: next(iter(doses.ratios.values()))
     assert torch.equal(first(one), first(same))
     assert not torch.equal(first(one), first(other))
+
+
+def test_practice_and_naive_policies_stand_beside_every_policy_without_being_asked_for() -> None:
+    rows, others = log(NORMAL, 80), log(NORMAL, 80, 5)
+    names = tuple(str(number) for number in range(160))
+    rows = replace(rows, subject_names=names)
+    others = replace(others, subject=others.subject + 80, episode=others.episode + 80, subject_names=names)
+    settings = replace(QUICK, baselines=True)
+    found = evaluate(rows, rule(NORMAL, 0.15), settings, others=others, held_out=True)
+    practice, nothing, commonest = found.baselines
+    assert practice.name == "practice (median dose)"
+    assert not practice.excludes(truth(NORMAL, NORMAL.rule))
+    assert nothing.name.startswith("nothing")
+    assert not nothing.excludes(truth(NORMAL, lambda state: 0.0 * state[..., :1]))
+    assert commonest.name.startswith("commonest action")
+    assert {row["name"] for row in found.rows() if row["kind"] == "baseline"} == {each.name for each in found.baselines}
+    assert Evaluation.from_json(found.to_json()) == found
+
+
+def test_baselines_stand_in_the_table_of_a_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    baseline = Estimate("practice", -1.0, -2.0, 0.0)
+    monkeypatch.setattr("counterpoint.ope.evaluation.evaluate_baselines", lambda *_: (baseline,))
+    found = compare(log(NORMAL, 40), {"more": rule(NORMAL, 0.15)}, QUICK, held_out=True)
+    assert found.baselines == (baseline,)
+    assert [row["policy"] for row in found.rows()] == ["behaviour policy", "practice", "more"]
+
+
+def test_a_policy_whose_actions_the_log_lacks_is_marked() -> None:
+    assert is_supported(GOOD.diagnostics, VerdictLimits())
+    for change in ({"unsupported": 0.3}, {"off_support": 0.6}, {"effective": 9.0}):
+        assert not is_supported(replace(GOOD.diagnostics, **change), VerdictLimits())

@@ -21,7 +21,7 @@ from helpers.runs import SMALL_OUTCOME
 SHAPES = False
 TABLE = ["--subject", "id", "--time", "t", "--state", "x", "frail", "--action", "dose", "--reward", "r"]
 SMALL = ["scm:density", "--scm.ensemble", "2", "--scm.hidden", "8", "--scm.likelihood.schedule.steps", "60"]
-QUICK = ("--draws", 50)
+QUICK = ("--draws", 50, "--no-baselines")
 FILES = ("evaluation.json", "estimates.csv", "evaluation.png")
 
 
@@ -219,10 +219,11 @@ def test_continuous_doses_are_evaluated_from_the_log_and_inside_the_model(tmp_pa
     log.to_csv(tmp_path / "log.csv", index=False)
     run = fitted(tmp_path, "run")
     command("train", "--run", run, "--method", "search")
-    command("evaluate", "--run", run, *QUICK)
+    command("evaluate", "--run", run, "--draws", 50)
     found = Run(run).evaluation
     assert found.verdict == "cannot be judged"
     assert "30 subjects" in found.reasons[0]
+    assert found.baselines[0].name.startswith("practice (median dose)")
     names = [each.name for each in found.estimates]
     assert names[0] == found.recommended == "one-step DR"
     assert names[-2:] == ["SCM rollouts", "CF-PE"]

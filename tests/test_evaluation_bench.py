@@ -18,7 +18,7 @@ from reproduction.pages.evaluation import COLUMNS, evaluation_page, right
 from reproduction.tasks.finite import FiniteProcess
 
 RESULTS = Path(__file__).parents[1] / "results"
-SMALL = OPESettings(alternative_behaviours=(), draws=50, critic_draws=5)
+SMALL = OPESettings(baselines=False, alternative_behaviours=(), draws=50, critic_draws=5)
 
 
 @pytest.fixture

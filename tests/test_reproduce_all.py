@@ -57,7 +57,7 @@ def tiny_parts() -> dict[Part, Experiment]:
     hd_arms = {"D3QN": HDArm(TINY), "CTRL_p, D3QN": HDArm(replace(TINY, tau=0.1))}
     other = tiny_grid(arms, behaviour="non-random", trials=(5,))
     estimators = choose(quick_estimators(), ["copy the outcome", "conditional mean"])
-    ope = OPESettings(alternative_behaviours=(), draws=20, critic_draws=3)
+    ope = OPESettings(baselines=False, alternative_behaviours=(), draws=20, critic_draws=3)
     parts: dict[Part, Experiment] = {
         "sd": tiny_grid(arms, trials=(5,), with_paper=True),
         "hd": HD(arms=hd_arms, seeds=2, protocol=PROTOCOL),

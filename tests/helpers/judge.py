@@ -20,7 +20,9 @@ STEPS = 4
 
 CHANCES = torch.tensor([0.5, 0.3, 0.2])
 
-QUICK = OPESettings(alternative_behaviours=(), critic_draws=20, draws=100, confounding=Confounding((1.0, 2.0)))
+QUICK = OPESettings(
+    baselines=False, alternative_behaviours=(), critic_draws=20, draws=100, confounding=Confounding((1.0, 2.0))
+)
 
 
 def drawn(chances: Tensor) -> Any:

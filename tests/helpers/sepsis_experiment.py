@@ -14,7 +14,7 @@ from reproduction.sepsis_arms import (
     SepsisArms,
 )
 
-BRIEFLY = OPESettings(alternative_behaviours=(), draws=20, critic_draws=4)
+BRIEFLY = OPESettings(baselines=False, alternative_behaviours=(), draws=20, critic_draws=4)
 
 BRIEF = Likelihood(cp.Schedule(steps=20, check_every=10))
 

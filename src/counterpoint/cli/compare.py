@@ -89,15 +89,9 @@ def _names(folders: Sequence[Path]) -> list[str]:
 def _print(comparison: "PolicyComparison") -> None:
     """Print returns, differences and verdicts."""
     first = comparison.evaluations[0]
-    rows = [
-        {
-            "policy": first.logged.name,
-            "return": str(first.logged),
-            "more than that": "",
-            "verdict": "",
-            "against practice": "",
-        }
-    ]
+    blank = {"more than that": "", "verdict": "", "against practice": ""}
+    rows = [{"policy": first.logged.name, "return": str(first.logged), **blank}]
+    rows += [{"policy": each.name, "return": str(each), **blank} for each in comparison.baselines]
     for evaluation in comparison.evaluations:
         difference = str(evaluation.difference)
         row = {"policy": evaluation.policy, "return": str(evaluation.value), "more than that": difference}

@@ -122,6 +122,7 @@ def print_evaluation(evaluation: "Evaluation") -> None:
     interval = f"{evaluation.confidence:.0%} interval"
     rows = [{**_row(estimate, interval), "": evaluation.label(estimate)} for estimate in evaluation.estimates]
     rows.append({**_row(evaluation.logged, interval), "": "what happened"})
+    rows += [{**_row(estimate, interval), "": "baseline"} for estimate in evaluation.baselines]
     if evaluation.difference:
         rows.append({**_row(evaluation.difference, interval), "": "paired by subject"})
     show(rows, f"return of {evaluation.policy}, {evaluation.population}")

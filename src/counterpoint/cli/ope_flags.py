@@ -39,6 +39,8 @@ class OPEFlags:
     confounding: Literal["record", "step"] = "record"
     """Unit of the strength of unmeasured confounding: the odds of all decisions of a record together, or of each
     decision."""
+    baselines: bool = True
+    """Whether practice and naive policies are evaluated beside the policy: nothing, and the commonest action."""
     draws: int = 1000
     """Bootstrap resamples of the subjects; critics are fitted on a fifth as many."""
 
@@ -55,5 +57,6 @@ class OPEFlags:
             severity=self.severity,
             discount=self.discount,
             draws=self.draws,
+            baselines=self.baselines,
             critic_draws=max(1, self.draws // 5),
         )

@@ -25,6 +25,7 @@ from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions, subject_folds
 from counterpoint.learners.base import PolicyCheckpoints, PolicyLearner, action_numbers
 from counterpoint.nets.training import Monitor
+from counterpoint.policies.base import Policy
 from counterpoint.policies.practice import (
     MEDIAN,
     QUANTILES,
@@ -46,6 +47,8 @@ FEW_ZEROS = 0.02
 """Share of doses of 0 from which their probability is modelled apart."""
 COMMON = 0.2
 """Share of the rows from which a dose counts as the commonest one; else it is the median dose."""
+BASELINE_ROWS = 5000
+"""Rows that practice is fitted to as a baseline, at most."""
 RIDGE = 1.0
 """Penalty on the squared slopes of standardised columns, in units of one row."""
 RARE_ROWS = 10.0
@@ -98,11 +101,12 @@ class Practice(Checked, PolicyLearner[PracticePolicy]):
         policies = []
         for done, job in enumerate(jobs):
             monitor.report("practice", done, len(jobs))
-            policies.append(self._learned(job).to(device_of(device)))
+            policies.append(self.learned(job).to(device_of(device)))
         monitor.report("practice", len(jobs), len(jobs))
         return [PolicyCheckpoints(policy, policy) for policy in policies]
 
-    def _learned(self, job: Job) -> PracticePolicy:
+    def learned(self, job: Job) -> PracticePolicy:
+        """Estimate practice from one table, whatever its task."""
         rows = job.data.real.to("cpu")
         check_practice_rows(rows)
         table = PracticeTable.of(rows, self, job.seed)
@@ -130,9 +134,12 @@ class Constant(Checked, PolicyLearner[ConstantPolicy]):
         policies = []
         for job in jobs:
             check_task(task, job.data.schema)
-            policy = ConstantPolicy(self, self._of(job.data.real), job.data.schema, Origin.of(job))
-            policies.append(policy.to(device_of(device)))
+            policies.append(self.learned(job).to(device_of(device)))
         return [PolicyCheckpoints(policy, policy) for policy in policies]
+
+    def learned(self, job: Job) -> ConstantPolicy:
+        """The action of one table, whatever its task."""
+        return ConstantPolicy(self, self._of(job.data.real), job.data.schema, Origin.of(job))
 
     def _of(self, rows: Transitions) -> Float[Tensor, " a"]:
         if self.action == "nothing":
@@ -152,6 +159,31 @@ class Constant(Checked, PolicyLearner[ConstantPolicy]):
     def rebuild(self, saved: Saved) -> ConstantPolicy:
         """The policy back from its artifact."""
         return saved_constant(self, saved)
+
+
+MOST_COLUMNS = 100
+"""Columns, one for every level of a category, up to which practice is estimated as a baseline."""
+
+
+def baseline_policies(log: Transitions, seed: int = 0) -> dict[str, Policy]:
+    """Return the policies that any policy is compared with: practice, nothing, and the commonest action.
+
+    Left out are practice in states of more than `MOST_COLUMNS` columns, nothing where no treatment is none, and the
+    commonest action where it is nothing.
+    """
+    job = Job(log, seed)
+    policies: dict[str, Policy] = {}
+    if log.schema.spread_width <= MOST_COLUMNS and len(log.subject.unique()) > 1:
+        listed = isinstance(log.actions, Discrete)
+        name = "practice (most probable action)" if listed else "practice (median dose)"
+        policies[name] = Practice(trees=30, shrinkage=0.2, most=BASELINE_ROWS, personal=False).learned(job)
+    nothing = no_treatment(log.schema)
+    if nothing is not None:
+        policies["nothing"] = Constant("nothing").learned(job)
+    commonest = Constant("commonest").learned(job)
+    if nothing is None or not torch.equal(commonest.action, nothing):
+        policies["commonest action"] = commonest
+    return policies
 
 
 def _commonest(doses: Float[Tensor, " n"]) -> Float[Tensor, ""]:

@@ -135,6 +135,8 @@ class DoseTarget:
     """Draws in the next state."""
     ratios: dict[str, Float[Tensor, " n"]]
     """Density ratio of every logged dose by each classifier, that of the smallest loss on held-out subjects first."""
+    drawn_ratio: float
+    """Mean density ratio of the drawn doses by the first classifier."""
     calibration_error: float
     """Mean distance of the first classifier's probabilities from the observed shares."""
 
@@ -170,9 +172,9 @@ def dose_target(
         now = _drawn(centre, scale, width, spread.draws, log.actions, derive(seed, "doses"))
         after = _drawn(centre_after, scale, width, spread.draws, log.actions, derive(seed, "doses after"))
         inputs = _rule_inputs(centre, scale, usual, deviation, width)
-    ratios, error = _ratios(columns, inputs, log.action, now, fold, derive(seed, "classifiers"))
+    ratios, drawn_ratio, error = _ratios(columns, inputs, log.action, now, fold, derive(seed, "classifiers"))
     after = after.masked_fill(~log.has_next[:, None, None], 0.0)
-    return DoseTarget(centre, now, after, ratios, error)
+    return DoseTarget(centre, now, after, ratios, drawn_ratio, error)
 
 
 def following_doses(log: Transitions) -> Float[Tensor, "n a"]:
@@ -298,8 +300,11 @@ def _ratios(
     drawn: Float[Tensor, "n d a"],
     fold: Int[Tensor, " n"],
     seed: int,
-) -> tuple[dict[str, Tensor], float]:
-    """Density ratio of every logged dose by each classifier, ordered by their loss on held-out subjects."""
+) -> tuple[dict[str, Tensor], float, float]:
+    """Density ratio of every logged dose by each classifier, ordered by their loss on held-out subjects.
+
+    The numbers behind them are the mean ratio of the drawn doses and the calibration error, both of the first one.
+    """
     count, draws = drawn.shape[:2]
     rows = torch.cat([torch.arange(count), torch.arange(count).repeat_interleave(draws)])
     dose = torch.cat([logged, drawn.flatten(0, 1)])
@@ -322,7 +327,8 @@ def _ratios(
         ratio = np.exp(odds[name][:count]).clip(0.0, MAX_RATIO)
         ratios[name] = torch.from_numpy(ratio / max(ratio.mean(), 1e-12)).float()
     best = min(losses, key=lambda name: losses[name])
-    return ratios, _calibration_error(odds[best], label, weight)
+    drawn_ratio = float(np.exp(odds[best][count:]).clip(0.0, MAX_RATIO).mean())
+    return ratios, drawn_ratio, _calibration_error(odds[best], label, weight)
 
 
 def _logistic() -> Any:

@@ -61,7 +61,8 @@ def diagnose(data: OPEData, policy: Probabilities, log: Transitions, seed: int =
         subjects=episodes.subjects,
         episodes=len(episodes),
         rows=len(rows),
-        effective=one_step_effective_sample_size(data),
+        # Ratios that are all near 0 look alike; those of the policy's own doses show that nobody was given them.
+        effective=min(one_step_effective_sample_size(data), episodes.subjects / max(data.drawn_ratio, 1e-12)),
         effective_records=effective_sample_size(data),
         largest=one_step_largest_share(data),
         unsupported=min(float(by_policy.double().mean()), 1.0),
@@ -352,6 +353,12 @@ def _widened_ends(difference: Estimate, effective: float, few: bool) -> tuple[fl
     factor = float(stdtrit(max(effective - 1, 1), 0.995) / ndtri(0.975)) if few else 1.0
     low = difference.value - factor * (difference.value - difference.low)
     return low, difference.value + factor * (difference.high - difference.value)
+
+
+def is_supported(diagnostics: Diagnostics, limits: VerdictLimits) -> bool:
+    """Whether the log has the actions of a policy often enough for any estimate of it."""
+    few = diagnostics.effective < limits.effective_practice
+    return not few and diagnostics.unsupported <= limits.unsupported and diagnostics.off_support <= limits.off_support
 
 
 def worst_return(data: OPEData, share: float) -> float:

@@ -19,6 +19,7 @@ from counterpoint.data.schema import Schema
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.tables.record_checks import shifted_records
 from counterpoint.data.transitions import Transitions, concatenate, subject_folds
+from counterpoint.learners.practice import baseline_policies
 from counterpoint.models.base import Model
 from counterpoint.nets.training import Monitor
 from counterpoint.ope.behaviour import Behaviour, BoostedTrees, Logistic, NearestNeighbours
@@ -32,6 +33,7 @@ from counterpoint.ope.diagnostics import (
     by_severity,
     check_severity,
     diagnose,
+    is_supported,
     verdict,
     worst_return,
 )
@@ -130,6 +132,8 @@ class OPESettings(Checked):
     """Folds of subjects for cross-fitting behaviour models and critics."""
     confidence: Fraction = 0.95
     """Confidence level of the intervals."""
+    baselines: bool = True
+    """Whether practice and naive policies are evaluated beside the policy: nothing, and the commonest action."""
 
     def for_table(self, schema: Schema) -> "TableRecipes":
         """Fill in the recipes that depend on the table's columns."""
@@ -299,7 +303,7 @@ def fit_dose_problem(
     evaluated = slice(len(rows))
     now, after = doses.now[evaluated].flatten(1), doses.after[evaluated].flatten(1)
     first, *rest = ((name, ratio[evaluated]) for name, ratio in doses.ratios.items())
-    data = OPEData(episodes, now, after, torch.zeros(len(rows), 0), settings.discount, first[1])
+    data = OPEData(episodes, now, after, torch.zeros(len(rows), 0), settings.discount, first[1], doses.drawn_ratio)
     alternatives = {name: replace(data, ratios=ratio) for name, ratio in rest}
     intervention = isinstance(policy, DoseIntervention)
     what = f"the policy's doses with a spread of {settings.dose_spread}"
@@ -439,8 +443,39 @@ def evaluate(
     in_model = estimate_in_model(
         policy, Episodes.of(rows), model, task, discount, confidence, draws, seed, monitor, check
     )
-    problem = fit_any_problem(rows, policy, settings, others, model, seed, monitor)
-    return evaluate_problem(problem, request, in_model, monitor)
+    listed = isinstance(rows.actions, Discrete)
+    behaviours = estimate_behaviours(settings, whole_log(rows, others), seed, monitor) if listed else None
+    problem = fit_any_problem(rows, policy, settings, others, model, seed, monitor, behaviours)
+    evaluation = evaluate_problem(problem, request, in_model, monitor)
+    return replace(evaluation, baselines=evaluate_baselines(rows, others, request, behaviours, monitor))
+
+
+BASELINE_CRITICS = 50
+"""Resampled critics of a baseline, at most."""
+
+
+def evaluate_baselines(
+    rows: Transitions,
+    others: Transitions | None,
+    request: EvaluationRequest,
+    behaviours: dict[str, Behaviour] | None,
+    monitor: Monitor,
+) -> tuple[Estimate, ...]:
+    """The recommended estimate of practice and of naive policies, learned from `others` where they are given."""
+    settings = request.settings
+    if not settings.baselines:
+        return ()
+    learned_from = others if others is not None and len(others.subject.unique()) > 1 else rows
+    quick = replace(settings, critic_draws=min(settings.critic_draws, BASELINE_CRITICS))
+    possible = request.possible(rows, whole_log(rows, others))
+    estimates = []
+    for name, policy in baseline_policies(learned_from, derive(request.seed, "baselines")).items():
+        problem = fit_any_problem(rows, policy, quick, others, None, request.seed, monitor.stage(name), behaviours)
+        overlap = diagnose(problem.data, problem.policy, problem.log, request.seed)
+        label = name if is_supported(overlap, settings.limits) else f"{name}, cannot be judged"
+        interval = problem.interval(RECOMMENDED, settings, request.seed)
+        estimates.append(clip(Estimate.of(label, interval), possible))
+    return tuple(estimates)
 
 
 def evaluate_problem(
@@ -613,8 +648,11 @@ def compare(
         evaluation = evaluate_problem(problem, request, ModelEstimates(), stage)
         problems[name] = problem
         evaluations[evaluation.policy] = evaluation
+    first_name = next(iter(policies))
+    asked = EvaluationRequest(policies[first_name], settings, held_out, "", seed)
+    baselines = evaluate_baselines(rows, others, asked, behaviours, monitor)
     pairs = [_paired(problems, evaluations, one, other, settings, seed) for one, other in combinations(problems, 2)]
-    return PolicyComparison(tuple(evaluations.values()), tuple(pairs))
+    return PolicyComparison(tuple(evaluations.values()), tuple(pairs), baselines)
 
 
 def _paired(

@@ -103,6 +103,8 @@ class OPEData:
     ratios: Float[Tensor, " n"] | None = None
     """Density ratio of every logged dose, where doses are continuous: then `policy` and `policy_after` hold doses drawn
     from the evaluated policy, side by side, and `behaviour` has no columns."""
+    drawn_ratio: float = 1.0
+    """Mean density ratio of the policy's own doses, E_π ρ = E_μ ρ²; large where no logged dose is like them."""
 
     @property
     def rows(self) -> Transitions:

@@ -188,6 +188,8 @@ class Evaluation(Checked):
     """How the policy compares with what the clinicians did; empty where the log does not show it plainly."""
     against_practice_reason: str = ""
     """What shows it, in one sentence."""
+    baselines: tuple[Estimate, ...] = ()
+    """The recommended estimate of practice and of naive policies, which any policy should be compared with."""
 
     def __getitem__(self, name: str) -> Estimate:
         for estimate in self.estimates:
@@ -256,6 +258,7 @@ class Evaluation(Checked):
         """All estimates as rows of a table."""
         rows = [_row("estimate", estimate) for estimate in self.estimates]
         rows.append(_row("log", self.logged))
+        rows += [_row("baseline", estimate) for estimate in self.baselines]
         if self.difference:
             rows.append(_row("difference from the log", self.difference))
         for kind, subgroups in (("group", self.groups), (f"severity by {self.severity_by}", self.severity)):
@@ -328,6 +331,8 @@ class PolicyComparison(Checked):
 
     evaluations: tuple[Evaluation, ...]
     pairs: tuple[PairedDifference, ...]
+    baselines: tuple[Estimate, ...] = ()
+    """The recommended estimate of practice and of naive policies."""
 
     def to_json(self) -> dict[str, Any]:
         """Encode as a JSON object."""
@@ -340,11 +345,15 @@ class PolicyComparison(Checked):
         return decode_result(content, cls, COMPARISON_FORMAT, classes)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Table of the policies, the behaviour policy first, each with its difference from that one."""
+        """Table of the policies, each with its difference from the behaviour policy; that one and baselines first."""
         logged = self.evaluations[0].logged
         first = {"policy": logged.name, "value": logged.value, "low": logged.low, "high": logged.high}
-        first |= {**_difference_columns(None), "effective": None, "verdict": None, "against_practice": ""}
-        return [first, *(_policy_row(evaluation) for evaluation in self.evaluations)]
+        blank = {**_difference_columns(None), "effective": None, "verdict": None, "against_practice": ""}
+        baselines = (
+            {"policy": each.name, "value": each.value, "low": each.low, "high": each.high, **blank}
+            for each in self.baselines
+        )
+        return [first | blank, *baselines, *(_policy_row(evaluation) for evaluation in self.evaluations)]
 
     def pair_rows(self) -> list[dict[str, Any]]:
         """Table of the differences between every two policies."""

@@ -89,6 +89,7 @@ def _estimates_table(evaluation: Evaluation) -> PageTable:
     lines.append(
         (f"clinicians (behaviour policy), logged return of {logged_of(evaluation)}", interval_text(evaluation.logged))
     )
+    lines += [(f"baseline: {estimate.name}", interval_text(estimate)) for estimate in evaluation.baselines]
     if evaluation.difference:
         lines.append(("policy minus clinicians, paired by subject", interval_text(evaluation.difference)))
     head = ("Estimate", f"Value ({evaluation.confidence:.0%} interval)")
