@@ -67,6 +67,14 @@ def test_too_few_subjects_for_a_verdict_are_said_before_the_work(patients: int, 
     assert ("Too few subjects for a verdict" in page) == said
 
 
+def test_what_fewer_than_fifty_subjects_allow_is_said_before_the_work() -> None:
+    page = check(ward(49)).page()
+    assert "the table has 49: no policy can be judged" in page
+    assert "train --method practice" in page
+    assert "--held-out sets more" not in page, "no split makes 50 of 49"
+    assert "the table has 50" not in check(ward(50)).page()
+
+
 def test_a_plain_table_has_no_problem_and_loads_as_suggested() -> None:
     found = check(ward())
     assert found.choices == {

@@ -266,6 +266,12 @@ def _size_text(subjects: int) -> str:
     """Return why a policy could not be evaluated, or nothing where there are enough subjects."""
     if not subjects or subjects * HELD_OUT >= JUDGED:
         return ""
+    if subjects < JUDGED:
+        return (
+            f"A verdict needs {JUDGED} subjects, and the table has {subjects:,}: no policy can be judged, however they are"
+            " split. What can be had: practice itself (train --method practice), a comparison with it where the difference"
+            " is large, and answers about single steps."
+        )
     return (
         f"A verdict needs {JUDGED} held-out subjects; {HELD_OUT:.0%} of {subjects:,} are"
         f" {int(subjects * HELD_OUT):,}. With these a policy cannot be judged; --held-out sets more of them aside."
