@@ -268,9 +268,9 @@ def _size_text(subjects: int) -> str:
         return ""
     if subjects < JUDGED:
         return (
-            f"A verdict needs {JUDGED} subjects, and the table has {subjects:,}: no policy can be judged, however they are"
-            " split. What can be had: practice itself (train --method practice), a comparison with it where the difference"
-            " is large, and answers about single steps."
+            f"A verdict needs {JUDGED} subjects, and the table has {subjects:,}: no policy can be judged, however they"
+            " are split. What can be had: practice itself (train --method practice), a comparison with it where the"
+            " difference is large, and answers about single steps."
         )
     return (
         f"A verdict needs {JUDGED} held-out subjects; {HELD_OUT:.0%} of {subjects:,} are"
