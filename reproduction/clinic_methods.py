@@ -22,6 +22,7 @@ from counterpoint.data.transitions import Transitions
 from counterpoint.learners.base import PolicyLearner
 from counterpoint.learners.ctrl_g import CTRLg
 from counterpoint.learners.methods import QUICK_SEARCH
+from counterpoint.learners.near_practice import NearPractice
 from counterpoint.learners.practice import Constant, Practice
 from counterpoint.models.dynamics.outcome import Outcome
 from counterpoint.ope.continuous import ShiftedDoses
@@ -171,6 +172,7 @@ def methods() -> dict[str, Method]:
         "commonest": Learner(Constant("commonest"), of_columns=True),
         "practice": Learner(Practice(), of_columns=True),
         "practice, drawn": Learner(Practice(stochastic=True), of_columns=True),
+        "near practice": Learner(NearPractice()),
         "search": Learner(QUICK_SEARCH),
         "CTRL_g": Learner(CTRLg(), bins=5),
     }

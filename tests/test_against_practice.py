@@ -40,7 +40,6 @@ def test_a_plain_difference_is_said_with_its_interval() -> None:
     assert label(evidence(1.0), ABOVE) == "better than practice"
     assert label(evidence(-1.0), BELOW, worst=-2.0) == "worse than practice"
     assert label(evidence(0.1), replace(ABOVE, low=-0.1)) == ""
-    assert label(evidence(-1.0, held_out=False), BELOW, worst=-2.0) == "worse than practice"
     _, reason = against_practice(evidence(1.0), ABOVE, LOGGED_RETURN, (), WORST)
     assert "1 [0.4, 1.6]" in reason
 
@@ -52,7 +51,6 @@ def test_a_plain_difference_is_said_with_its_interval() -> None:
         evidence(1.0, others=(Estimate("another", -0.1, -0.6, 1.4),)),
         evidence(1.0, shifted=("actions seem to be a row late",)),
         evidence(1.0, value=Estimate("one-step DR", 1.0, 0.5, 1.0, (3.0, 2.0, 4.0))),
-        evidence(1.0, held_out=False),
         few(100.0, unsupported=0.3),
         few(100.0, off_support=0.6),
         few(9.0),

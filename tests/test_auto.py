@@ -131,7 +131,9 @@ def test_no_subject_is_both_fitted_on_and_judged_by(monkeypatch: pytest.MonkeyPa
     usable = (~rows.imagined & rows.has_next).nonzero()[:, 0]
     jobs = [Job(rows, seed, rows.subject[:, None].float()) for seed in range(6)]
     judged: list[Job] = []
-    monkeypatch.setattr("counterpoint.models.scm.auto.held_out_scores", lambda model, job: judged.append(job) or SAME)
+    monkeypatch.setattr(
+        "counterpoint.models.scm.auto.held_out_scores", lambda model, job, *_: judged.append(job) or SAME
+    )
     FITTED.clear()
     AutoSCM((Watched(Gaussian(), 1, (4,), likelihood=Likelihood(Schedule(2))),), held_out=0.3).select(jobs)
     (fitted,) = FITTED

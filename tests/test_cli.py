@@ -16,7 +16,7 @@ from helpers.cli import command, kill_and_resume
 SHAPES = False
 
 QUICK_FIT = ["scm:density", "--scm.ensemble", "2", "--scm.hidden", "16", "--scm.likelihood.schedule.steps", "60"]
-QUICK_TRAIN = ["--hidden", "16", "--steps", "60", "--batch", "32"]
+QUICK_TRAIN = ["--method", "ctrl-g", "--hidden", "16", "--steps", "60", "--batch", "32"]
 
 
 @pytest.fixture

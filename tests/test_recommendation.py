@@ -60,7 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(training._Run, "finished", property(lambda run: run.progress.step >= 150))
         command("fit", "--run", folder / "run", "--data", folder / "patients.csv", *FLAGS)
         command("augment", "--run", folder / "run", "--alternatives", 2)
-        command("train", "--run", folder / "run")
+        command("train", "--run", folder / "run", "--method", "ctrl-g")
     return folder
 
 

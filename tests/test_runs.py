@@ -39,7 +39,7 @@ SHAPES = False
 COLUMNS = ["--subject", "id", "--time", "hour", "--state", "rate", "lactate", "--action", "dose", "--reward", "reward"]
 ENDS = ["--done", "died", "discharged"]
 TINY_FIT = ["scm:density", "--scm.ensemble", "2", "--scm.hidden", "8", "--scm.likelihood.schedule.steps", "20"]
-TINY_TRAIN = ["--hidden", "8", "--steps", "20", "--batch", "16"]
+TINY_TRAIN = ["--method", "ctrl-g", "--hidden", "8", "--steps", "20", "--batch", "16"]
 
 SOURCES = ("ward", "other ward", "cartpole", "other cartpole")
 """Two tables of a user, and two data sets of a simulator."""

@@ -26,12 +26,14 @@ from counterpoint.data.transitions import Transitions as Transitions
 from counterpoint.learners.ctrl_g import CTRLg as CTRLg
 from counterpoint.learners.ctrl_p import CTRLp as CTRLp
 from counterpoint.learners.d3qn import D3QN as D3QN
+from counterpoint.learners.near_practice import NearPractice as NearPractice
 from counterpoint.learners.practice import Practice as Practice
 from counterpoint.learners.search import Search as Search
 from counterpoint.models.dynamics.outcome import Outcome as Outcome
 from counterpoint.models.scm.auto import AutoSCM as AutoSCM
 from counterpoint.models.scm.bicogan import BiCoGAN as BiCoGAN
 from counterpoint.models.scm.density import DensitySCM as DensitySCM
+from counterpoint.models.scm.partially_linear import PartiallyLinearSCM as PartiallyLinearSCM
 from counterpoint.models.scm.random_effects import RandomEffects as RandomEffects
 from counterpoint.nets.training import Schedule as Schedule
 from counterpoint.ope.evaluation import compare as compare

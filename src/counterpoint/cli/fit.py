@@ -13,12 +13,18 @@ from counterpoint.core.errors import require
 from counterpoint.core.settings import Share
 from counterpoint.core.wording import counted
 
+AUTO = (
+    "auto",
+    "the default: for your own table the better of partially-linear and density on held-out subjects, by predictions"
+    " over several steps and by dose effects; density for simulated data",
+)
 if TYPE_CHECKING:
-    from counterpoint.models.scm.base import SCMRecipe as Recipe
-    from counterpoint.models.scm.density import DensitySCM
+    from counterpoint.models.base import Recipe
+    from counterpoint.models.scm.base import StructuralCausalModel
+
+    SCMChoice = Recipe[StructuralCausalModel] | None
 else:
-    Recipe = choice(commands("models"))
-    DensitySCM = value("counterpoint.models.scm.density", "DensitySCM")
+    SCMChoice = choice(commands("models"), AUTO)
 
 HELD_OUT = 0.2
 """Default share of held-out subjects in a user's table."""
@@ -33,10 +39,8 @@ class Fit:
     data: Path | None = None
     """CSV or Parquet table; the run's own data where none is given."""
     columns: tyro.conf.OmitArgPrefixes[Columns] = Columns()
-    scm: Recipe = DensitySCM()
-    """Which model; leave it out for the default."""
-    auto: bool = False
-    """Choose between exact models by how well they predict held-out subjects; the reason is printed and kept."""
+    scm: SCMChoice = None
+    """Which model; leave it out to have it chosen. The reason of the choice is printed and kept."""
     discount: Share = value("counterpoint.models.dynamics.outcome", "Outcome")().discount
     """Discount factor per step of the task that is learned from your table, used by Q-learning."""
     held_out: float | None = None
@@ -50,7 +54,9 @@ class Fit:
     def execute(self) -> None:
         from counterpoint.models.dynamics.outcome import Outcome
         from counterpoint.models.scm.auto import AutoSCM
+        from counterpoint.models.scm.density import DensitySCM
         from counterpoint.run import Run
+        from counterpoint.tasks.base import KnownSCM
 
         run = Run(self.run)
         require(
@@ -66,7 +72,7 @@ class Fit:
         data = table.split(share or 0.0, self.seed)[0] if new else run.training
         has_task = not new and run.has_task()
         with watching(self.run, self.saving) as monitor:
-            recipe = AutoSCM() if self.auto else self.scm
+            recipe = self.scm or (DensitySCM() if has_task and isinstance(run.task, KnownSCM) else AutoSCM())
             model = recipe.fit(data, self.seed, monitor.stage("scm"), self.device)
             task = None if has_task else Outcome(discount=self.discount).fit(data, self.seed, monitor.stage("task"))
         if new:

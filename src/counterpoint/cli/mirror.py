@@ -73,16 +73,20 @@ def commands(subpackage: str) -> dict[str, tuple[str, str, str]]:
     return offered
 
 
-def choice(recipes: Mapping[str, tuple[str, str, str]]) -> Any:
+def choice(recipes: Mapping[str, tuple[str, str, str]], otherwise: tuple[str, str] | None = None) -> Any:
     """Return the union of recipes that a command chooses from.
 
     Args:
         recipes: module, class and description of every recipe, by its name on the command line.
+        otherwise: name and description of None, where the command may choose itself.
     """
     kinds = [
         Annotated[value(module, name), tyro.conf.subcommand(word, description=description)]
         for word, (module, name, description) in recipes.items()
     ]
+    if otherwise is not None:
+        word, description = otherwise
+        kinds.append(Annotated[None, tyro.conf.subcommand(word, description=description)])
     return Union[tuple(kinds)]  # noqa: UP007
 
 

@@ -1,5 +1,6 @@
 """`counterpoint train`: a policy from real and imagined rows."""
 
+import json
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
@@ -32,11 +33,13 @@ else:
         "ctrl-g", "search", "ctrl-p", "ctrl-p-d3qn", "ctrl-g-rollouts", "ctrl-g-bicogan", "base-d", "base-s", "base-m",
         "d3qn", "pilco", *OFFERED,
     ]  # fmt: skip
+OWN_TABLE, SIMULATED = "near-practice", "ctrl-g"
+"""The methods where none is named: for a table that was logged, and for one that a simulator of the package made."""
 NO_MODEL = "It was learned without the run's model, so no check of a model covers it."
 PERSONAL = ("ctrl-p", "ctrl-p-d3qn")
 PARENTS = {
     **{name: ["scm", "augmented"] for name in ("ctrl-g", "ctrl-g-rollouts")},
-    **{name: ["scm"] for name in ("search", *PERSONAL)},
+    **{name: ["scm"] for name in ("search", "near-practice", *PERSONAL)},
 }
 """The parts of the run that the methods with its own SCM learn from; every other method fits what it needs itself."""
 SEARCHED = ("search", "pilco", "ctrl-p")
@@ -99,8 +102,10 @@ class Train:
 
     run: Path
     """Run folder."""
-    method: Method = "ctrl-g"
-    """ctrl-g uses the run's SCM and imagined rows (fit, augment), ctrl-g-rollouts its own episodes in the SCM too;
+    method: Method | None = None
+    """near-practice, the default for your own table: a readable tilt of what the clinicians do, searched inside the
+    SCM; how far it goes from practice is chosen on held-out subjects. ctrl-g, the default for simulated data: the
+    paper's method; it uses the run's SCM and imagined rows (fit, augment), ctrl-g-rollouts its own episodes too;
     search needs no imagined rows: it optimises a readable rule inside the SCM. ctrl-p searches such a rule for every
     group of subjects (fit with scm:random-effects), ctrl-p-d3qn learns a Q-network for each. practice does what the
     clinicians do: the median dose or the most probable action in a state. The others are baselines."""
@@ -142,41 +147,47 @@ class Train:
         from counterpoint.learners.ctrl_p import check_personal
         from counterpoint.run import Run
 
+        method = self.named
         require(
-            learns_q(self.method) or self.learner in (DEFAULT, LEARNER),
-            f"{self.method} learns no Q-network; leave the flags of the Q-network away",
+            learns_q(method) or self.learner in (DEFAULT, LEARNER),
+            f"{method} learns no Q-network; leave the flags of the Q-network away, or name another --method",
         )
         require(
-            self.method in SEARCHED or self.search == SearchFlags(),
-            f"{self.method} searches no rule; leave --support-price, --objective, --rule, --rounds, --restarts,"
+            method in SEARCHED or self.search == SearchFlags(),
+            f"{method} searches no rule; leave --support-price, --objective, --rule, --rounds, --restarts,"
             " --starts and --horizon away",
         )
-        require(self.groups is None or self.method in PERSONAL, f"{self.method} knows no groups; leave --groups away")
+        require(self.groups is None or method in PERSONAL, f"{method} knows no groups; leave --groups away")
         require(
             self.groups is None or self.groups > 0,
             f"--groups {self.groups} is no number of groups; give 1 or more, or leave it away to have it chosen",
         )
-        run, parents = Run(self.run), ["data", "split", "task", *PARENTS.get(self.method, [])]
+        run, parents = Run(self.run), ["data", "split", "task", *PARENTS.get(method, [])]
         for part in parents:
             run.fingerprint(part)
-        if self.method in PERSONAL:
+        if method in PERSONAL:
             check_personal(run.scm)
         verdict = self._verdict(run)
         with watching(self.run, self.saving) as monitor:
             policy = self._learn(run, monitor)
         run.keep("policy", policy.with_verdict(verdict).save, parents)
-        say(f"{self.method} learned on {len(run.training)} logged rows, policy in {run.path('policy')}")
+        say(f"{method} learned on {len(run.training)} logged rows, policy in {run.path('policy')}")
         model = run.scm if "scm" in parents else None
         for line in trained_lines(policy, run.training, model, self.seed):
             say(line)
         say(verdict.brief)
+
+    @property
+    def named(self) -> str:
+        """The method that was named, or the default for the run's data."""
+        return self.method or default_method(self.run)
 
     def _verdict(self, run: "Run") -> "Verdict":
         """Return the verdict on the model behind the policy; a model that was not checked is checked now."""
         from counterpoint.cli.check_scm import examine
         from counterpoint.policies.base import Verdict
 
-        if self.method not in PARENTS:
+        if self.named not in PARENTS:
             return Verdict("not checked", (NO_MODEL,))
         try:
             if not run.has("check"):
@@ -190,22 +201,25 @@ class Train:
         from counterpoint.data.jobs import Job
         from counterpoint.learners.ctrl_g import CTRLg
         from counterpoint.learners.ctrl_p import CTRLp
+        from counterpoint.learners.near_practice import NearPractice
         from counterpoint.learners.search import Search
 
-        learner = self._searching(self.method_settings.applied(named_methods(self.learner)[self.method]), run)
+        learner = self._searching(self.method_settings.applied(named_methods(self.learner)[self.named]), run)
         stage = monitor.stage("train")
-        if self.method not in PARENTS:
+        if self.named not in PARENTS:
             return learner.fit(run.training, run.task, self.seed, stage, self.device)
         model, rows = run.scm, run.augmented if isinstance(learner, CTRLg) else run.training
         if isinstance(learner, CTRLp):
             learner, job = learner.within(model, rows, self.groups), Job(rows, self.seed)
+        elif isinstance(learner, NearPractice):
+            job = Job(rows, self.seed)
         else:
             job = Job(rows, self.seed, model.subjects(rows))
         model_on_device = model.to(device_of(self.device))
         if isinstance(learner, CTRLg):
             ctrl_g = replace(learner, model=model.recipe)
             return ctrl_g.learn([job], [model_on_device], run.task, stage)[0].selected
-        assert isinstance(learner, Search | CTRLp)
+        assert isinstance(learner, Search | CTRLp | NearPractice)
         learner.check([job], run.task)
         learner = replace(learner, model=model.recipe) if isinstance(learner, Search) else learner
         return learner.with_models([job], [model_on_device], run.task, stage)[0].selected
@@ -220,10 +234,27 @@ class Train:
         return self.search.applied(learner, run.training, run.task) if isinstance(learner, Search) else learner
 
 
+def default_method(folder: Path) -> str:
+    """Return the method for the data of a run where none is named; a run that cannot be read is refused later."""
+    try:
+        record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        simulated = bool(record["parts"]["task"]["simulator"])
+    except (OSError, ValueError, KeyError, TypeError):
+        simulated = False
+    return SIMULATED if simulated else OWN_TABLE
+
+
 def _method_in(options: list[str]) -> str:
-    """Return the method that a command line names, before it is parsed; the default where there is none."""
+    """Return the method that a command line names, before it is parsed; the default for its run where there is none."""
+    name = _option_in(options, "--method")
+    return name if name in get_args(Method) else default_method(Path(_option_in(options, "--run")))
+
+
+def _option_in(options: list[str], option: str) -> str:
+    """Return the word that follows an option, or "" where the option is not given."""
     for word, following in zip(options, [*options[1:], ""], strict=True):
-        name = following if word == "--method" else word.removeprefix("--method=")
-        if word.startswith("--method") and name in get_args(Method):
-            return name
-    return "ctrl-g"
+        if word == option:
+            return following
+        if word.startswith(f"{option}="):
+            return word.removeprefix(f"{option}=")
+    return ""

@@ -11,6 +11,7 @@ from counterpoint.data.transitions import Transitions
 from counterpoint.learners.baselines.pets import PETSPolicy
 from counterpoint.models.base import Model
 from counterpoint.policies.base import Policy
+from counterpoint.policies.near_practice import NearPracticePolicy
 from counterpoint.policies.personal import PersonalPolicy
 from counterpoint.policies.practice import PracticePolicy
 from counterpoint.policies.searched import SearchedPolicy
@@ -33,7 +34,7 @@ def _rule_lines(policy: Policy) -> list[str]:
     """Return the rule, where it can be read, and the selected checkpoint; a planner has neither."""
     if isinstance(policy, PETSPolicy):
         return []
-    if isinstance(policy, PracticePolicy):
+    if isinstance(policy, PracticePolicy | NearPracticePolicy):
         return policy.explain().splitlines()
     rule = policy.explain().splitlines() if isinstance(policy, SearchedPolicy) else []
     last = "kept the last step: no model chose among the checkpoints"

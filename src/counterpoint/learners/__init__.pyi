@@ -12,6 +12,7 @@ from counterpoint.learners.d3qn import D3QN as D3QN
 from counterpoint.learners.evolution import CrossEntropy as CrossEntropy
 from counterpoint.learners.evolution import EvolutionStrategy as EvolutionStrategy
 from counterpoint.learners.methods import named_methods as named_methods
+from counterpoint.learners.near_practice import NearPractice as NearPractice
 from counterpoint.learners.practice import Constant as Constant
 from counterpoint.learners.practice import Practice as Practice
 from counterpoint.learners.rollout_rows import RolloutRows as RolloutRows

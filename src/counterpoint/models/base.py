@@ -154,6 +154,11 @@ class Candidate:
     """Mean energy score of a held-out row, in standard deviations of the change; lower is better."""
     behind: float
     """Standard errors by which its score is behind the best candidate's; negative if ahead."""
+    path_score: float | None = None
+    """Mean energy score of held-out paths of several steps; lower is better. None where records are too short."""
+    effect_misfit: float | None = None
+    """Mean squared distance of its dose effects from the orthogonal estimates, in standard errors; None where the log
+    determines no effect."""
 
 
 @dataclass(frozen=True)

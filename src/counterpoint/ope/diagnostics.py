@@ -294,10 +294,9 @@ def against_practice(
     """Compare the policy with practice where the log speaks plainly, and say what shows it.
 
     "better than practice": the interval of the paired difference is above 0, widened where subjects are few; the
-    critic alone and every alternative estimate agree on the sign; the log has the policy's actions; and the policy was
-    not learned from the evaluated subjects. "worse than practice" likewise, whoever it was learned from. "dangerous":
-    worse, and with a mean return below that of the worst tenth of the clinicians' subjects; or, where the log lacks
-    the policy's actions, so far below in a model that passed its checks.
+    critic alone and every alternative estimate agree on the sign; and the log has the policy's actions. "worse than
+    practice" likewise. "dangerous": worse, and with a mean return below that of the worst tenth of the clinicians'
+    subjects; or, where the log lacks the policy's actions, so far below in a model that passed its checks.
 
     Args:
         evidence: What the verdict rests on.
@@ -341,8 +340,7 @@ def _plain_sign(evidence: VerdictEvidence, difference: Estimate, logged: Estimat
     sign = 1 if low > 0 else -1 if high < 0 else 0
     values = [each.value for each in (value, evidence.fitted, *evidence.others)]
     agree = all(each is not None and (each - logged.value) * sign > 0 for each in values)
-    flattered = sign > 0 and not evidence.held_out
-    return sign if agree and not flattered else 0
+    return sign if agree else 0
 
 
 def _widened_ends(difference: Estimate, effective: float, few: bool) -> tuple[float, float]:

@@ -116,7 +116,7 @@ class OrderedDose(Rule):
         for i, feature in enumerate(schema.action_names):
             name = _with_unit(feature, units.get(feature, ""))
             start, below, above = doses[:, i].tolist()
-            line = linear(weights[:, i], float(bias[i]), _inputs(schema, len(weights)))
+            line = linear(weights[:, i], float(bias[i]), input_names(schema, len(weights)))
             if f"{below:g}" == f"{above:g}":
                 said.append(f"{name} = {start:g} + {above:g} · tanh({line}){ends}")
             else:
@@ -140,7 +140,7 @@ class ScoredActions(Rule):
     def sentences(
         self, weights: Float[Tensor, "s o"], bias: Float[Tensor, " o"], schema: Schema, doses: Float[Tensor, "3 a"]
     ) -> list[str]:
-        inputs = _inputs(schema, len(weights))
+        inputs = input_names(schema, len(weights))
         scores = [
             f"score of {label} = {linear(weights[:, i], float(bias[i]), inputs)}"
             for i, label in enumerate(schema.labels(units=True))
@@ -202,7 +202,7 @@ def linear(weights: Float[Tensor, " s"], bias: float, names: Sequence[str]) -> s
     return " ".join([f"{bias:.3g}".replace("-", "−"), *terms])
 
 
-def _inputs(schema: Schema, width: int) -> list[str]:
+def input_names(schema: Schema, width: int) -> list[str]:
     """A name for every input of a rule: columns with their units, levels of categories, then the subject's factors."""
     coded = {column for column, _ in schema.categories}
     plain = [_with_unit(c.name, c.unit) for i, c in enumerate(schema.states) if i not in coded]

@@ -40,12 +40,12 @@ class CheckpointSelection:
 def start_rows(job: Job, model: Model) -> tuple[Float[Tensor, "f s"], Float[Tensor, "f t"]]:
     """The first states of a job's real rows, and a posterior draw of their subjects' factors."""
     table = job.data
-    theta = job.rows_theta if job.theta.shape[1] else _drawn_factors(job, model)
+    theta = job.rows_theta if job.theta.shape[1] else drawn_factors(job, model)
     first = ~table.imagined & (table.step == table.step.min())
     return table.state[first], theta[first]
 
 
-def _drawn_factors(job: Job, model: Model) -> Float[Tensor, "n t"]:
+def drawn_factors(job: Job, model: Model) -> Float[Tensor, "n t"]:
     """One factor per subject, drawn from its posterior."""
     factors = model.subject_factors(job.data).draw(generator(job.seed, "factors"))
     return factors[job.data.subject.cpu()].to(job.data.state)

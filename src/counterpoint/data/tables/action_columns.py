@@ -13,6 +13,9 @@ from counterpoint.data.spaces import TOLERANCE, ActionSpace, Box, Discrete, chec
 from counterpoint.data.tables.columns import CheckedColumns
 from counterpoint.data.tables.state_columns import training_levels
 
+DISTINCT = 0.99
+"""Share of the distinct doses that single precision must tell apart: among thousands of measured doses two are nearly
+equal by chance, while a column in a wrong unit loses most of them."""
 FEW = 50
 """A numeric action with at most this many distinct values is discrete."""
 
@@ -85,7 +88,8 @@ def _numbers(columns: CheckedColumns, layout: Layout, needed: np.ndarray, space:
     vanish = ((values == 0) & (amounts != 0) & needed[:, None]).any(0)
     require(not vanish.any(), f"{quoted(names)} holds doses that single precision makes 0; change the unit")
     merged = any(
-        len(np.unique(a[needed])) > len(np.unique(v[needed])) for a, v in zip(amounts.T, values.T, strict=True)
+        len(np.unique(v[needed])) < DISTINCT * len(np.unique(a[needed]))
+        for a, v in zip(amounts.T, values.T, strict=True)
     )
     require(not merged, f"{quoted(names)} holds doses that single precision cannot tell apart; change the unit")
     # Rows that are not needed may lack an action; a valid one is put there, so that row numbers stay the same.

@@ -100,7 +100,7 @@ def _sorted(predictions: Float[Tensor, "m n s"]) -> list[Float[Tensor, "n s"]]:
 class DensitySCM(SCMRecipe):
     """An SCM from a law that abducts exactly. Assumes one noise a state column (with `order`, a triangular map)."""
 
-    command: ClassVar = ("density", "exact abduction; the default")
+    command: ClassVar = ("density", "learned shape of the noise, exact abduction")
     law: Law = SkewedSpline()
     """The law of one column: SkewedSpline() learns a shape, Gaussian() is location-scale, the others take any."""
     ensemble: Positive = 5

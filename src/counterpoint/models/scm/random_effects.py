@@ -22,6 +22,7 @@ from counterpoint.models.base import member_seeds
 from counterpoint.models.scm.base import SCMRecipe, StructuralCausalModel
 from counterpoint.models.scm.effects.changes import Change, EquationForm
 from counterpoint.models.scm.effects.choosing import choose_changes, choose_factors, choose_noise
+from counterpoint.models.scm.effects.doses import scaled_columns
 from counterpoint.models.scm.effects.law import EffectsLaw
 from counterpoint.models.scm.effects.learner import EffectsTraining, SubjectRows, bootstrap, rows_of_subjects
 from counterpoint.models.scm.effects.linear import LinearEffects, fit, improve
@@ -50,7 +51,7 @@ class RandomEffects(SCMRecipe):
     ensemble: Positive = 5
     """Members, each on its own bootstrap of the subjects; they share θ."""
     hidden: Widths = (32, 32)
-    """Widths of the network that adds to the linear model."""
+    """Widths of the network that adds to the linear model; none for the linear model alone, which takes seconds."""
     schedule: Schedule = Schedule(steps=600, check_every=50, patience=4, rate="one-cycle")
     """How long the network is trained; it is kept where it improves the score on held-out subjects."""
     learning_rate: Rate = 5e-3
@@ -91,8 +92,7 @@ class RandomEffects(SCMRecipe):
         """The same recipe with everything decided that a table decides."""
         schema, seed = job.data.schema, derive(job.seed, "choice")
         plain: tuple[Change, ...] = self.changes or ("difference",) * len(schema.states)
-        scales = tuple((len(schema.states) + action, column) for action, column in schema.scales)
-        layout = EquationForm(plain, schema.categories, _unpredicted(schema), scales)
+        layout = EquationForm(plain, schema.categories, _unpredicted(schema), scaled_columns(schema))
         if self.changes:
             _check_changes(table, layout, schema)
         else:
@@ -119,7 +119,7 @@ class RandomEffects(SCMRecipe):
             records += [record] * self.ensemble
             drawn += subjects
         mechanism.to(device_of(device))
-        if any(len(record.held) for record in records):
+        if self.hidden and any(len(record.held) for record in records):
             self._train(mechanism.law, records, drawn, seeds, identity(self, jobs), monitor)
         if mechanism.exogenous is not None:
             rows = [{"state": t.state, "next_state": t.after, "subject": t.subject} for t in tables]

@@ -29,7 +29,8 @@ class EquationForm:
     unpredicted: tuple[Count, ...] = ()
     """Columns without an equation, which are inputs only: static ones, and those carried over from another."""
     scales: tuple[tuple[Count, Count], ...] = ()
-    """(column of state and action, state column) of doses that act per a static column, as a weight."""
+    """(column of state and action, state column) of doses that act per a static column, as a weight, and of columns
+    that remember such doses."""
     combined: bool = False
     """Whether part of the noise is proportional to the amount, in columns whose change is a difference."""
 

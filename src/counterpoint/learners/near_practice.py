@@ -1,0 +1,297 @@
+"""Search near practice: a tilt of the clinicians' decisions, and how far to go with it by held-out subjects.
+
+    max_w  Ē_m[gain_m(w)] − c·sd_m[gain_m(w)] + ½·tail(w) − p·‖w‖²      gain_m(w) = J_m(w) − J_m(0) in member m
+
+J_m(w) is the return in member m of the model of the tilt with numbers w, from the same starts and noise as practice
+(w = 0). The tail is the gain of the mean of the worst quarter of episodes. All are in units of the standard deviation
+of practice's returns.
+
+How far to go, λ, is not left to the model that was searched in. The subjects are divided in halves; a tilt is searched
+in a model of one half, and its gain for every λ is measured in a model of the other half. The λ with the largest lower
+bound of the gain over both halves is taken, and 0 where no bound is above 0.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from counterpoint.core.artifacts import Saved
+from counterpoint.core.errors import CounterpointError
+from counterpoint.core.seeding import derive, generator
+from counterpoint.core.settings import Amount, Positive, Share, check_settings
+from counterpoint.core.wording import amount
+from counterpoint.data.far_values import near
+from counterpoint.data.jobs import Job, Origin, spread_levels
+from counterpoint.data.spaces import Discrete
+from counterpoint.data.transitions import Transitions, subject_folds
+from counterpoint.learners.base import ModelBased, PolicyCheckpoints
+from counterpoint.learners.evolution import CrossEntropy
+from counterpoint.learners.practice import Practice
+from counterpoint.models.base import Model, Recipe
+from counterpoint.models.scm.auto import AutoSCM
+from counterpoint.models.scm.posterior import PosteriorDraws
+from counterpoint.nets.training import Monitor
+from counterpoint.policies.base import SelectedCheckpoint
+from counterpoint.policies.near_practice import NearPracticePolicy, saved_near_practice, tilt, tilt_width
+from counterpoint.policies.practice import PracticePolicy
+from counterpoint.simulation.models import ModelSimulator
+from counterpoint.simulation.rollout import Rollout, StackedNoise
+from counterpoint.simulation.selection import drawn_factors
+from counterpoint.tasks.base import Task, check_task
+
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Values of λ that are compared."""
+HALVES = 2
+MIN_SUBJECTS = 8
+"""Subjects below which nothing is held out, and practice is kept."""
+ZEROS = 0.05
+"""Share of doses of 0 from which a tilt may raise a dose that practice leaves at 0."""
+SMALL_DOSE = 0.25
+"""ε as a share of the median of the doses above 0."""
+WORST = 0.25
+"""Share of the episodes that make the tail."""
+
+
+@dataclass(frozen=True)
+class NearPractice(ModelBased[NearPracticePolicy]):
+    """Searches a tilt of practice inside a model; how far to go with it is chosen on held-out subjects."""
+
+    command: ClassVar = ("near-practice", "a readable tilt of practice, as far as held-out subjects support it")
+
+    model: Recipe[Model] = AutoSCM()
+    """The model in which tilts are tried."""
+    practice: Practice = Practice()
+    """How practice is estimated."""
+    optimizer: CrossEntropy = CrossEntropy(candidates=32, elites=8, spread=0.4, extra=0.1)
+    """How candidates are drawn and the next distribution is fitted."""
+    rounds: Positive = 15
+    """Rounds of the search."""
+    starts: Positive = 6
+    """Episodes of every candidate in every member."""
+    choosing_starts: Positive = 24
+    """Episodes in every member by which λ is chosen."""
+    horizon: Positive = 96
+    """Most steps of an episode in the model. Longer tasks are started from rows anywhere in the records."""
+    deviations: Amount = 0.5
+    """c: weight of the disagreement between members."""
+    penalty: Amount = 0.02
+    """p: price of the squared numbers, in standard deviations of the returns."""
+    confidence: Amount = 1.0
+    """Standard errors, over members and halves, that the gain of a λ must be above 0."""
+    most_share: Share = 1.0
+    """Largest λ."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def check(self, jobs: Sequence[Job], task: Task) -> None:
+        for job in jobs:
+            check_task(task, job.data.schema)
+
+    def with_models(
+        self, jobs: Sequence[Job], models: Sequence[Model], task: Task, monitor: Monitor = Monitor()
+    ) -> list[PolicyCheckpoints[NearPracticePolicy]]:
+        policies = []
+        for number, (job, model) in enumerate(zip(jobs, models, strict=True)):
+            stage = monitor if len(jobs) == 1 else monitor.stage(f"job {number}")
+            policy = self._learned(job, model, task, stage)
+            policies.append(PolicyCheckpoints(policy, policy))
+        return policies
+
+    def _learned(self, job: Job, model: Model, task: Task, monitor: Monitor) -> NearPracticePolicy:
+        practice = self.practice.fit(job.data, task, derive(job.seed, "practice"))
+        search = TiltSearch(self, model, job, practice, task)
+        found = search.best(monitor, "tilt in the model")
+        share, notes = self._share(job, model, task, practice, monitor)
+        policy = search.policy(found, share, notes)
+        returns = search.evaluated(torch.stack([found * share, torch.zeros_like(found)]), self.choosing_starts)
+        own, of_practice = returns.mean((0, 2)).tolist()
+        policy.notes = (
+            *notes,
+            f"return inside the model over {search.horizon} steps: {own:.4g}, practice's there {of_practice:.4g}",
+        )
+        policy.checkpoint = SelectedCheckpoint(self.rounds, self.rounds, own, own, search.horizon)
+        return policy
+
+    def _share(
+        self, job: Job, model: Model, task: Task, practice: PracticePolicy, monitor: Monitor
+    ) -> tuple[float, tuple[str, ...]]:
+        """λ, and the evidence for it."""
+        subjects = job.data.real.subject.unique()
+        if len(subjects) < MIN_SUBJECTS:
+            reason = f"{len(subjects)} subjects are too few to hold some out, so the policy is practice itself"
+            return 0.0, (reason,)
+        recipe = _half_recipe(model)
+        fold = subject_folds(len(subjects), HALVES, derive(job.seed, "halves"))
+        halves = [_of_subjects(job, subjects[fold == half]) for half in range(HALVES)]
+        searches = []
+        for half, part in enumerate(halves):
+            stage = monitor.stage(f"half {half + 1}")
+            fitted = recipe.fit_many([replace(part, seed=derive(job.seed, "half", half))], stage)[0]
+            searches.append(TiltSearch(self, fitted, part, practice, task))
+        gains = []
+        for half, search in enumerate(searches):
+            found = search.best(monitor, f"tilt in half {half + 1}")
+            other = searches[1 - half]
+            gains.append(other.gains(torch.stack([found * share for share in SHARES])))
+        return self._chosen(torch.cat(gains, 0))
+
+    def _chosen(self, gains: Float[Tensor, "m l"]) -> tuple[float, tuple[str, ...]]:
+        """λ with the largest lower bound of the gain, from the gains of every λ in the members of both models."""
+        halves = gains.unflatten(0, (HALVES, -1))
+        mean = gains.mean(0)
+        error = (halves.var(1).mean(0) + halves.mean(1).var(0) / HALVES).sqrt()
+        bound = mean - self.confidence * error
+        allowed = [i for i, share in enumerate(SHARES) if share <= self.most_share]
+        best = max(allowed, key=lambda i: float(bound[i]))
+        shown = ", ".join(
+            f"{share:.0%}: {amount(float(mean[i]))} ± {amount(float(error[i]))}"
+            for i, share in enumerate(SHARES)
+            if share > 0
+        )
+        evidence = f"gain over practice in models of held-out subjects, by share of the tilt: {shown}"
+        if best == 0:
+            return 0.0, (evidence, "no share of the tilt is sure to be better than practice, so it is practice itself")
+        return SHARES[best], (evidence, f"{SHARES[best]:.0%} of the tilt is taken")
+
+    def rebuild(self, saved: Saved) -> NearPracticePolicy:
+        """The policy back from its artifact."""
+        return saved_near_practice(self, saved)
+
+
+def _half_recipe(model: Model) -> Recipe[Model]:
+    """The recipe of the models of the halves: what was selected for the whole table."""
+    return model.recipe if model.selection is None else model.selection.recipe
+
+
+def _of_subjects(job: Job, subjects: Tensor) -> Job:
+    return job[torch.isin(job.data.subject, subjects)]
+
+
+class TiltSearch:
+    """The tilts of one practice in one fitted model."""
+
+    def __init__(self, recipe: NearPractice, model: Model, job: Job, practice: PracticePolicy, task: Task) -> None:
+        draws = PosteriorDraws(model.mechanism.members)
+        self.recipe, self.job, self.task = recipe, job, task
+        self.simulator = ModelSimulator([draws(model, job)])
+        self.horizon = min(recipe.horizon, task.horizon)
+        self.start, self.theta = _starts(job, model, self.horizon < task.horizon)
+        self.practice = practice
+        schema, rows = job.data.schema, job.data.real
+        columns = near(spread_levels(rows.state, schema.categories))
+        spread = columns.std(0, correction=0)
+        weights = {
+            "mean": columns.mean(0),
+            "spread": torch.where(spread > 1e-8, spread, 1.0),
+            "offset": _small_doses(rows),
+            "share": torch.ones(()),
+        }
+        self.width = (columns.shape[1] + 1) * tilt_width(schema)
+        weights["numbers"] = torch.zeros(self.width)
+        self.template = NearPracticePolicy(recipe, practice, weights, schema, Origin.of(job)).to(self.simulator.device)
+
+    def policy(self, numbers: Float[Tensor, " p"], share: float, notes: tuple[str, ...]) -> NearPracticePolicy:
+        """The policy with these numbers."""
+        template = self.template
+        weights = {name: getattr(template, name) for name in ("mean", "spread", "offset")}
+        weights |= {"numbers": numbers, "share": torch.full_like(template.share, share)}
+        return NearPracticePolicy(self.recipe, self.practice, weights, template.schema, template.origin, notes)
+
+    def best(self, monitor: Monitor, name: str) -> Float[Tensor, " p"]:
+        """The numbers of the best tilt."""
+        recipe, optimizer = self.recipe, self.recipe.optimizer
+        random = generator(self.job.seed, "tilts")
+        device = self.simulator.device
+        distribution = optimizer.start(torch.zeros(1, 1, self.width), torch.ones(self.width)).to(device)
+        for round_number in range(recipe.rounds):
+            monitor.report(name, round_number, recipe.rounds)
+            half = torch.randn(1, 1, optimizer.candidates // 2, self.width, generator=random)
+            draw = torch.cat([half, -half], 2).to(device)
+            candidates = distribution.candidates(draw)[0, 0]
+            none = torch.zeros_like(candidates[:1])
+            returns = self.evaluated(torch.cat([candidates, none]), recipe.starts, round_number)
+            score = self._scores(returns, candidates)
+            optimizer.learn(distribution, draw, score[None, None], torch.tensor(round_number / recipe.rounds))
+        monitor.report(name, recipe.rounds, recipe.rounds)
+        return distribution.mean[0, 0]
+
+    def _scores(self, returns: Float[Tensor, "m c n"], candidates: Float[Tensor, "d p"]) -> Float[Tensor, " d"]:
+        """The objective of every candidate; the last of the returns are practice's."""
+        practice = returns[:, -1:]
+        if not bool(practice.isfinite().all()):
+            raise CounterpointError(
+                "practice has no finite return inside the fitted model, so nothing can be learned in it; check the"
+                " model (counterpoint check-scm) or declare the bounds of the state (fit --bounds)"
+            )
+        unit = practice.std().clamp(min=1e-9)
+        gain = (returns[:, :-1] - practice).mean(2)
+        deviation = gain.std(0, correction=0) if len(gain) > 1 else torch.zeros_like(gain[0])
+        tail = _tail(returns[:, :-1]) - _tail(practice)
+        price = self.recipe.penalty * candidates.square().sum(1)
+        score = (gain.mean(0) - self.recipe.deviations * deviation + 0.5 * tail) / unit - price
+        return score.nan_to_num(-1e30, -1e30, -1e30)
+
+    def gains(self, candidates: Float[Tensor, "c p"]) -> Float[Tensor, "m c"]:
+        """The gain over practice of every tilt in every member; what is not finite is worst."""
+        returns = self.evaluated(torch.cat([candidates, torch.zeros_like(candidates[:1])]), self.recipe.choosing_starts)
+        return (returns[:, :-1] - returns[:, -1:]).mean(2).nan_to_num(-1e30, -1e30, -1e30)
+
+    @torch.no_grad()
+    def evaluated(self, numbers: Float[Tensor, "c p"], starts: int, draw: int = -1) -> Float[Tensor, "m c n"]:
+        """The return of every tilt in every member, all from the same starts and under the same noise."""
+        members, count = self.simulator.members, len(numbers)
+        random = generator(self.job.seed, "tilt episodes", draw)
+        place = torch.randint(len(self.start), (members, starts), generator=random)
+        prior = self.simulator.stacks[0].mechanism.prior
+        noise = [prior(members * starts, random).view(members, starts, -1) for _ in range(self.horizon)]
+        uniforms = torch.rand(self.horizon, members, 1, starts, generator=random).to(self.simulator.device)
+        steps_done = iter(uniforms.expand(-1, -1, count, -1).flatten(1))
+
+        def repeated(x: Float[Tensor, "m n w"]) -> Float[Tensor, "1 e w"]:
+            return x[:, None].expand(-1, count, -1, -1).reshape(1, members * count * starts, -1)
+
+        def step_noise(t: int) -> StackedNoise:
+            return (repeated(noise[t].to(self.simulator.device)),)
+
+        def act(state: Float[Tensor, "1 e s"], theta: Float[Tensor, "1 e t"]) -> Float[Tensor, "1 e a"]:
+            columns = self.template.columns(state[0]).view(members, count, starts, -1).transpose(0, 1)
+            amounts = tilt(numbers.to(columns), columns.flatten(1, 2), self.template.schema)
+            amounts = amounts.view(count, members, starts, -1).transpose(0, 1).flatten(0, 2)
+            return self.template.tilted(state[0], amounts, next(steps_done))[None]
+
+        start, theta = (repeated(table[place].to(self.simulator.device)) for table in (self.start, self.theta))
+        returns = Rollout(self.simulator, self.task, act).returns(start, step_noise, self.horizon, theta)
+        return returns.view(members, count, starts)
+
+
+def _tail(returns: Float[Tensor, "m c n"]) -> Float[Tensor, " c"]:
+    """Mean of every candidate's worst episodes."""
+    flat = returns.transpose(0, 1).flatten(1)
+    return flat.sort(1).values[:, : max(1, round(WORST * flat.shape[1]))].mean(1)
+
+
+def _starts(job: Job, model: Model, anywhere: bool) -> tuple[Float[Tensor, "f s"], Float[Tensor, "f t"]]:
+    """First states of the records, or all logged states, with a posterior draw of their subjects' factors."""
+    rows = job.data
+    theta = job.rows_theta if job.theta.shape[1] else drawn_factors(job, model)
+    kept = ~rows.imagined
+    if not anywhere:
+        kept &= rows.step == rows.step.min()
+    return rows.state[kept], theta[kept]
+
+
+def _small_doses(rows: Transitions) -> Float[Tensor, " a"]:
+    """ε of each dose: a quarter of the median of the doses above 0 where many are 0, else 0."""
+    if isinstance(rows.actions, Discrete):
+        return torch.zeros(rows.action.shape[1])
+    small = []
+    for dose in rows.action.unbind(1):
+        given = dose[dose > 0]
+        often_zero = float((dose == 0).float().mean()) >= ZEROS and len(given) > 0
+        small.append(SMALL_DOSE * given.median() if often_zero else torch.zeros(()))
+    return torch.stack(small)
