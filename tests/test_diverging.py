@@ -56,6 +56,9 @@ def test_every_method_says_the_step_it_kept_and_its_score(
         assert "kept" not in said, "neither a planner nor practice has checkpoints"
     elif method in WITHOUT_MODEL:
         assert "kept the last step: no model chose among the checkpoints" in said
+    elif method == "near-practice":
+        assert "mean return inside the model" in said
+        assert "practice (" in said
     else:
         assert "kept step " in said
         assert "return inside the model" in said

@@ -173,7 +173,9 @@ class Train:
         run.keep("policy", policy.with_verdict(verdict).save, parents)
         say(f"{method} learned on {len(run.training)} logged rows, policy in {run.path('policy')}")
         model = run.scm if "scm" in parents else None
-        for line in trained_lines(policy, run.training, model, self.seed):
+        # A policy that is conditioned on factors needs the model that infers these.
+        simulator = run.scm if model is None and run.has("scm") and not policy.factor_width else model
+        for line in trained_lines(policy, run.training, model, self.seed, simulator, run.task):
             say(line)
         say(verdict.brief)
 

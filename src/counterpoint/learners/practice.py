@@ -173,10 +173,9 @@ def baseline_policies(log: Transitions, seed: int = 0) -> dict[str, Policy]:
     """
     job = Job(log, seed)
     policies: dict[str, Policy] = {}
-    if log.schema.spread_width <= MOST_COLUMNS and len(log.subject.unique()) > 1:
-        listed = isinstance(log.actions, Discrete)
-        name = "practice (most probable action)" if listed else "practice (median dose)"
-        policies[name] = Practice(trees=30, shrinkage=0.2, most=BASELINE_ROWS, personal=False).learned(job)
+    practice = baseline_practice(log, seed)
+    if practice is not None:
+        policies[practice_name(log)] = practice
     nothing = no_treatment(log.schema)
     if nothing is not None:
         policies["nothing"] = Constant("nothing").learned(job)
@@ -184,6 +183,19 @@ def baseline_policies(log: Transitions, seed: int = 0) -> dict[str, Policy]:
     if nothing is None or not torch.equal(commonest.action, nothing):
         policies["commonest action"] = commonest
     return policies
+
+
+def baseline_practice(log: Transitions, seed: int = 0) -> PracticePolicy | None:
+    """Return practice as estimated in a few seconds; None for wide states and for one subject."""
+    if log.schema.spread_width > MOST_COLUMNS or len(log.real.subject.unique()) < 2:
+        return None
+    recipe = Practice(trees=30, shrinkage=0.2, most=BASELINE_ROWS, personal=False)
+    return recipe.learned(Job(log, seed))
+
+
+def practice_name(log: Transitions) -> str:
+    """Return the name of practice that says how it acts."""
+    return f"practice ({'most probable action' if isinstance(log.actions, Discrete) else 'median dose'})"
 
 
 def _commonest(doses: Float[Tensor, " n"]) -> Float[Tensor, ""]:
