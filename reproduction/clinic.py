@@ -2,12 +2,13 @@
 
 A row of `clinic.csv` is (world, subjects, method, seed, value, danger, chosen): the true mean return of an episode and
 the share of its steps in danger, both over new subjects who are the same for every method. `chosen` is 1 for the method
-that off-policy evaluation of the log speaks for: that of the highest lower bound among those it calls better than
-practice, else practice. A row of `clinic-evaluation.csv` is an estimate of one policy's return from the log that it was
-learned from, or of a fixed change of the logged doses, beside the truth.
+that is chosen without the truth: that of the highest lower bound among those that off-policy evaluation calls better
+than practice, else near practice, which `counterpoint train` takes by default. A row of `clinic-evaluation.csv` is an
+estimate of one policy's return from the log that it was learned from, or of a fixed change of the logged doses, beside
+the truth.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -19,7 +20,7 @@ from counterpoint.core.seeding import derive
 from counterpoint.core.settings import Count, Positive, Widths, check_settings
 from counterpoint.core.tables import write_csv
 from counterpoint.ope.evaluation import OPESettings, evaluate
-from reproduction.clinic_methods import BETTER, CANDIDATES, PRACTICE, QUICK, Learned, Method, methods, some
+from reproduction.clinic_methods import BETTER, CANDIDATES, DEFAULT, PRACTICE, QUICK, Learned, Method, methods, some
 from reproduction.experiment import Cell, Context, Experiment, Rows
 from reproduction.pages.clinic import COLUMNS, EVALUATION, clinic_figure, clinic_page
 from reproduction.pages.tables import group_by
@@ -92,7 +93,8 @@ class Clinic(Experiment):
         values = [row for row in rows if "value" in row]
         chosen: dict[tuple[Any, ...], str] = {}
         for log, part in group_by(rows, "world", "subjects", "seed").items():
-            chosen[log] = choice([row for row in part if row.get("recommended")])
+            learned = {row["method"] for row in part}
+            chosen[log] = choice([row for row in part if row.get("recommended")], learned)
         return [
             {**row, "chosen": int(row["method"] == chosen[row["world"], row["subjects"], row["seed"]])}
             for row in values
@@ -116,10 +118,12 @@ def quick() -> Clinic:
     return Clinic(small, (30,), 2, methods=some(QUICK), ope=ope, name="clinic-quick")
 
 
-def choice(recommended: Sequence[Mapping[str, Any]]) -> str:
+def choice(recommended: Sequence[Mapping[str, Any]], learned: Collection[str] = ()) -> str:
     """Return the method that recommended estimates speak for, each of the policy of one method."""
     better = [row for row in recommended if row["method"] in CANDIDATES and row["verdict"] == BETTER]
-    return max(better, key=lambda row: row["low"])["method"] if better else PRACTICE
+    if better:
+        return max(better, key=lambda row: row["low"])["method"]
+    return DEFAULT if DEFAULT in learned else PRACTICE
 
 
 def learn_and_deploy(recipe: ClinicRecipe, context: Context) -> Rows:
@@ -146,8 +150,9 @@ def _estimates(learned: Learned, truth: float, recipe: ClinicRecipe) -> Rows:
     except CounterpointError:
         absent = {"estimator": "none", "low": None, "high": None, "recommended": True}
         return [{**absent, "truth": truth, "verdict": REFUSED}]
+    verdict = evaluation.against_practice or evaluation.verdict
     return [
         {"estimator": estimate.name, "low": estimate.low, "high": estimate.high, "truth": truth,
-         "verdict": evaluation.verdict, "recommended": estimate.name == evaluation.recommended}
+         "verdict": verdict, "recommended": estimate.name == evaluation.recommended}
         for estimate in evaluation.estimates
     ]  # fmt: skip

@@ -189,8 +189,10 @@ def methods() -> dict[str, Method]:
 
 PRACTICE = "practice"
 """What every method is compared with."""
-CANDIDATES = ("practice", "practice, drawn", "search", "CTRL_g")
-"""Methods among which the tool chooses; the first one is chosen where no verdict speaks for another."""
+CANDIDATES = ("practice", "practice, drawn", "near practice", "search", "CTRL_g")
+"""Methods among which verdicts may choose."""
+DEFAULT = "near practice"
+"""The method of `counterpoint train` where none is named, which is chosen where no verdict speaks for another."""
 BETTER = "better than practice"
 """The verdict that speaks for a method."""
 QUICK: tuple[str, ...] = (

@@ -7,8 +7,10 @@ J_m(w) is the return in member m of the model of the tilt with numbers w, from t
 of practice's returns.
 
 How far to go, λ, is not left to the model that was searched in. The subjects are divided in halves; a tilt is searched
-in a model of one half, and its gain for every λ is measured in a model of the other half. The λ with the largest lower
-bound of the gain over both halves is taken, and 0 where no bound is above 0.
+in a model of one half, and its gain for every λ is measured in a model of the other half. Models share their errors, so
+the log itself is asked as well (`log_evidence`): a listed action's tilt needs a first-order gain whose lower bound is
+above 0, and the tilt of a dose must not lower the logged rewards in its direction. λ has the largest lower bound of
+those that both support, and is 0 where there is none.
 """
 
 from collections.abc import Sequence
@@ -20,7 +22,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from counterpoint.core.artifacts import Saved
-from counterpoint.core.errors import CounterpointError
 from counterpoint.core.seeding import derive, generator
 from counterpoint.core.settings import Amount, Positive, Share, check_settings
 from counterpoint.core.wording import amount
@@ -30,13 +31,20 @@ from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions, subject_folds
 from counterpoint.learners.base import ModelBased, PolicyCheckpoints
 from counterpoint.learners.evolution import CrossEntropy
+from counterpoint.learners.log_evidence import LogEvidence, mean_gain
 from counterpoint.learners.practice import Practice
 from counterpoint.models.base import Model, Recipe
 from counterpoint.models.scm.auto import AutoSCM
 from counterpoint.models.scm.posterior import PosteriorDraws
 from counterpoint.nets.training import Monitor
 from counterpoint.policies.base import SelectedCheckpoint
-from counterpoint.policies.near_practice import NearPracticePolicy, saved_near_practice, tilt, tilt_width
+from counterpoint.policies.near_practice import (
+    NearPracticePolicy,
+    action_features,
+    saved_near_practice,
+    tilt,
+    tilt_width,
+)
 from counterpoint.policies.practice import PracticePolicy
 from counterpoint.simulation.models import ModelSimulator
 from counterpoint.simulation.rollout import Rollout, StackedNoise
@@ -52,6 +60,8 @@ ZEROS = 0.05
 """Share of doses of 0 from which a tilt may raise a dose that practice leaves at 0."""
 SMALL_DOSE = 0.25
 """ε as a share of the median of the doses above 0."""
+LOG_CONFIDENCE = 1.645
+"""Standard errors that the first-order gain of listed actions must be above 0: 95% one-sided."""
 WORST = 0.25
 """Share of the episodes that make the tail."""
 
@@ -104,63 +114,122 @@ class NearPractice(ModelBased[NearPracticePolicy]):
 
     def _learned(self, job: Job, model: Model, task: Task, monitor: Monitor) -> NearPracticePolicy:
         practice = self.practice.fit(job.data, task, derive(job.seed, "practice"))
-        search = TiltSearch(self, model, job, practice, task)
+        log = LogEvidence(job.data, derive(job.seed, "log"))
+        drawn, notes = self._drawn(practice, log)
+        search = TiltSearch(self, model, job, practice, task, drawn)
+        none = torch.zeros(search.width)
+        of_practice = search.evaluated(none[None], self.choosing_starts).mean()
+        if not bool(of_practice.isfinite()):
+            reason = "practice has no finite return inside the fitted model, so the policy is practice itself"
+            return search.policy(none, 0.0, (*notes, reason))
         found = search.best(monitor, "tilt in the model")
-        share, notes = self._share(job, model, task, practice, monitor)
-        policy = search.policy(found, share, notes)
-        returns = search.evaluated(torch.stack([found * share, torch.zeros_like(found)]), self.choosing_starts)
-        own, of_practice = returns.mean((0, 2)).tolist()
+        share, evidence = self._share(job, model, task, search, found, log, monitor)
+        policy = search.policy(found, share, ())
+        own = float(search.evaluated(share * found[None], self.choosing_starts).mean())
         policy.notes = (
             *notes,
+            *evidence,
             f"return inside the model over {search.horizon} steps: {own:.4g}, practice's there {of_practice:.4g}",
         )
         policy.checkpoint = SelectedCheckpoint(self.rounds, self.rounds, own, own, search.horizon)
         return policy
 
+    def _drawn(self, practice: PracticePolicy, log: LogEvidence) -> tuple[bool, tuple[str, ...]]:
+        """Whether listed actions are drawn: where always taking the commonest action of a state is worse."""
+        if not isinstance(practice.actions, Discrete):
+            return False, ()
+        probability = practice.probabilities(log.rows.state)
+        most = torch.nn.functional.one_hot(probability.argmax(-1), probability.shape[-1]).to(probability)
+        gain = mean_gain(log.action_gain(most, probability, action_features(practice.schema)))
+        if gain.value + self.confidence * gain.error >= 0:
+            return False, ()
+        return True, (
+            "the log shows less reward where always the most probable action of practice would be taken"
+            f" ({amount(gain.value)} ± {amount(gain.error)} an episode), so actions are drawn as the clinicians' vary",
+        )
+
     def _share(
-        self, job: Job, model: Model, task: Task, practice: PracticePolicy, monitor: Monitor
+        self,
+        job: Job,
+        model: Model,
+        task: Task,
+        search: "TiltSearch",
+        found: Float[Tensor, " p"],
+        log: LogEvidence,
+        monitor: Monitor,
     ) -> tuple[float, tuple[str, ...]]:
         """λ, and the evidence for it."""
         subjects = job.data.real.subject.unique()
         if len(subjects) < MIN_SUBJECTS:
             reason = f"{len(subjects)} subjects are too few to hold some out, so the policy is practice itself"
             return 0.0, (reason,)
+        bounds, evidence = self._bounds_in_models(job, model, task, search, monitor)
+        log_bounds, from_log = self._bounds_in_log(search, found, log)
+        allowed = [
+            i
+            for i, share in enumerate(SHARES)
+            if share <= self.most_share and float(bounds[i]) > 0 and float(log_bounds[i]) > 0
+        ]
+        if not allowed:
+            reason = "no share of the tilt is supported by both, so the policy is practice itself"
+            return 0.0, (evidence, from_log, reason)
+        listed = isinstance(job.data.actions, Discrete)
+        best = max(allowed, key=lambda i: float((log_bounds if listed else bounds)[i]))
+        return SHARES[best], (evidence, from_log, f"{SHARES[best]:.0%} of the tilt is taken")
+
+    def _bounds_in_models(
+        self, job: Job, model: Model, task: Task, search: "TiltSearch", monitor: Monitor
+    ) -> tuple[Float[Tensor, " l"], str]:
+        """Lower bound of the gain of every λ in models of held-out subjects."""
+        subjects = job.data.real.subject.unique()
         recipe = _half_recipe(model)
         fold = subject_folds(len(subjects), HALVES, derive(job.seed, "halves"))
-        halves = [_of_subjects(job, subjects[fold == half]) for half in range(HALVES)]
         searches = []
-        for half, part in enumerate(halves):
-            stage = monitor.stage(f"half {half + 1}")
-            fitted = recipe.fit_many([replace(part, seed=derive(job.seed, "half", half))], stage)[0]
-            searches.append(TiltSearch(self, fitted, part, practice, task))
+        for half in range(HALVES):
+            part = replace(_of_subjects(job, subjects[fold == half]), seed=derive(job.seed, "half", half))
+            fitted = recipe.fit_many([part], monitor.stage(f"half {half + 1}"))[0]
+            searches.append(TiltSearch(self, fitted, part, search.practice, task, search.drawn))
         gains = []
-        for half, search in enumerate(searches):
-            found = search.best(monitor, f"tilt in half {half + 1}")
-            other = searches[1 - half]
-            gains.append(other.gains(torch.stack([found * share for share in SHARES])))
-        return self._chosen(torch.cat(gains, 0))
-
-    def _chosen(self, gains: Float[Tensor, "m l"]) -> tuple[float, tuple[str, ...]]:
-        """λ with the largest lower bound of the gain, from the gains of every λ in the members of both models."""
-        halves = gains.unflatten(0, (HALVES, -1))
-        mean = gains.mean(0)
+        for half, own in enumerate(searches):
+            tilted = own.best(monitor, f"tilt in half {half + 1}")
+            gains.append(searches[1 - half].gains(torch.stack([tilted * share for share in SHARES])))
+        halves = torch.stack(gains)
+        mean = halves.mean((0, 1))
         error = (halves.var(1).mean(0) + halves.mean(1).var(0) / HALVES).sqrt()
-        bound = mean - self.confidence * error
-        allowed = [i for i, share in enumerate(SHARES) if share <= self.most_share]
-        best = max(allowed, key=lambda i: float(bound[i]))
-        shown = ", ".join(
-            f"{share:.0%}: {amount(float(mean[i]))} ± {amount(float(error[i]))}"
-            for i, share in enumerate(SHARES)
-            if share > 0
-        )
-        evidence = f"gain over practice in models of held-out subjects, by share of the tilt: {shown}"
-        if best == 0:
-            return 0.0, (evidence, "no share of the tilt is sure to be better than practice, so it is practice itself")
-        return SHARES[best], (evidence, f"{SHARES[best]:.0%} of the tilt is taken")
+        shown = ", ".join(_shown(*x) for x in zip(SHARES[1:], mean[1:].tolist(), error[1:].tolist(), strict=True))
+        return mean - self.confidence * error, f"gain over practice in models of held-out subjects: {shown}"
+
+    def _bounds_in_log(
+        self, search: "TiltSearch", found: Float[Tensor, " p"], log: LogEvidence
+    ) -> tuple[Float[Tensor, " l"], str]:
+        """Lower bound of the first-order gain of every λ by the log itself."""
+        state = log.rows.state
+        policies = [search.policy(found, share, ()) for share in SHARES]
+        if not isinstance(search.practice.actions, Discrete):
+            change = policies[-1].decide(state) - policies[0].decide(state)
+            direction = log.dose_direction(change)
+            bound = direction.value + self.confidence * direction.error
+            words = f"rewards in the log change by {direction.deviations:+.1f} standard errors in the tilt's direction"
+            return torch.full((len(SHARES),), bound), words
+        practice = search.practice.probabilities(state)
+        features = action_features(search.practice.schema)
+        gains = [log.action_gain(policy.probabilities(state), practice, features) for policy in policies]
+        over = [mean_gain(gain - gains[0]) for gain in gains]
+        shown = ", ".join(_shown(share, g.value, g.error) for share, g in zip(SHARES[1:], over[1:], strict=True))
+        bounds = torch.tensor([gain.value - LOG_CONFIDENCE * gain.error for gain in over])
+        impossible = torch.tensor([gain.value > log.largest_gain for gain in over])
+        words = f"first-order gain over practice in the log: {shown}"
+        if bool(impossible.any()):
+            words += f"; no gain above {amount(log.largest_gain)} is possible, so the larger ones are not believed"
+        return bounds.masked_fill(impossible, -torch.inf), words
 
     def rebuild(self, saved: Saved) -> NearPracticePolicy:
         """The policy back from its artifact."""
         return saved_near_practice(self, saved)
+
+
+def _shown(share: float, gain: float, error: float) -> str:
+    return f"{share:.0%} of the tilt {amount(gain)} ± {amount(error)}"
 
 
 def _half_recipe(model: Model) -> Recipe[Model]:
@@ -175,13 +244,15 @@ def _of_subjects(job: Job, subjects: Tensor) -> Job:
 class TiltSearch:
     """The tilts of one practice in one fitted model."""
 
-    def __init__(self, recipe: NearPractice, model: Model, job: Job, practice: PracticePolicy, task: Task) -> None:
+    def __init__(
+        self, recipe: NearPractice, model: Model, job: Job, practice: PracticePolicy, task: Task, drawn: bool
+    ) -> None:
         draws = PosteriorDraws(model.mechanism.members)
         self.recipe, self.job, self.task = recipe, job, task
         self.simulator = ModelSimulator([draws(model, job)])
         self.horizon = min(recipe.horizon, task.horizon)
         self.start, self.theta = _starts(job, model, self.horizon < task.horizon)
-        self.practice = practice
+        self.practice, self.drawn = practice, drawn
         schema, rows = job.data.schema, job.data.real
         columns = near(spread_levels(rows.state, schema.categories))
         spread = columns.std(0, correction=0)
@@ -190,6 +261,7 @@ class TiltSearch:
             "spread": torch.where(spread > 1e-8, spread, 1.0),
             "offset": _small_doses(rows),
             "share": torch.ones(()),
+            "drawn": torch.tensor(float(drawn)),
         }
         self.width = (columns.shape[1] + 1) * tilt_width(schema)
         weights["numbers"] = torch.zeros(self.width)
@@ -198,7 +270,7 @@ class TiltSearch:
     def policy(self, numbers: Float[Tensor, " p"], share: float, notes: tuple[str, ...]) -> NearPracticePolicy:
         """The policy with these numbers."""
         template = self.template
-        weights = {name: getattr(template, name) for name in ("mean", "spread", "offset")}
+        weights = {name: getattr(template, name) for name in ("mean", "spread", "offset", "drawn")}
         weights |= {"numbers": numbers, "share": torch.full_like(template.share, share)}
         return NearPracticePolicy(self.recipe, self.practice, weights, template.schema, template.origin, notes)
 
@@ -223,12 +295,7 @@ class TiltSearch:
     def _scores(self, returns: Float[Tensor, "m c n"], candidates: Float[Tensor, "d p"]) -> Float[Tensor, " d"]:
         """The objective of every candidate; the last of the returns are practice's."""
         practice = returns[:, -1:]
-        if not bool(practice.isfinite().all()):
-            raise CounterpointError(
-                "practice has no finite return inside the fitted model, so nothing can be learned in it; check the"
-                " model (counterpoint check-scm) or declare the bounds of the state (fit --bounds)"
-            )
-        unit = practice.std().clamp(min=1e-9)
+        unit = practice[practice.isfinite()].std().nan_to_num(1.0).clamp(min=1e-9)
         gain = (returns[:, :-1] - practice).mean(2)
         deviation = gain.std(0, correction=0) if len(gain) > 1 else torch.zeros_like(gain[0])
         tail = _tail(returns[:, :-1]) - _tail(practice)
@@ -262,7 +329,8 @@ class TiltSearch:
             columns = self.template.columns(state[0]).view(members, count, starts, -1).transpose(0, 1)
             amounts = tilt(numbers.to(columns), columns.flatten(1, 2), self.template.schema)
             amounts = amounts.view(count, members, starts, -1).transpose(0, 1).flatten(0, 2)
-            return self.template.tilted(state[0], amounts, next(steps_done))[None]
+            uniform = next(steps_done)
+            return self.template.tilted(state[0], amounts, uniform if self.drawn else None)[None]
 
         start, theta = (repeated(table[place].to(self.simulator.device)) for table in (self.start, self.theta))
         returns = Rollout(self.simulator, self.task, act).returns(start, step_noise, self.horizon, theta)

@@ -1,11 +1,13 @@
 """Policies near practice: what the clinicians do in a state, tilted by a readable rule of few numbers.
 
     doses            d(s) = (m(s) + ε)·exp(λ·t(s)) − ε,    m(s) practice's median dose, ε > 0 where many doses are 0
-    listed actions   π_λ(a|s) ∝ π(a|s)·exp(λ·t(s)·x_a)       (incremental intervention; Kennedy 2019), x_a its features
+    listed actions   π_λ(a|s) ∝ π(a|s)·exp(λ·t(s)·x_a)       (incremental intervention; Kennedy 2019), x_a its features,
+                     of which the most probable action is taken, or actions are drawn
     t(s) = clip(b + W·z(s)),   z the standardised columns;    0 ≤ λ ≤ 1 is how far the policy goes from practice
 
 λ = 0 is practice itself. Doses stay within the logged range, and a listed action needs a probability in practice.
-Listed actions are drawn in rollouts, as the clinicians' vary; `act` and `recommend` name the most probable one.
+`act` and `recommend` name the most probable action; where the log shows that always taking it is worse than what the
+clinicians do, the policy is the drawn one.
 """
 
 from collections.abc import Sequence
@@ -42,6 +44,10 @@ LABELLED_WEIGHT = 0.005
 """Change of a dose, as a share for one standard deviation of a column, below which the column is not mentioned."""
 
 
+TABLES = ("numbers", "share", "drawn", "mean", "spread", "offset")
+"""Names of the policy's own weights."""
+
+
 class NearPracticeRecipe(Protocol):
     """What a policy near practice needs of its recipe."""
 
@@ -53,10 +59,11 @@ class NearPracticeRecipe(Protocol):
 
 @final
 class NearPracticePolicy(Policy):
-    """Practice with a tilt; `share` is λ, `notes` say on what evidence it was chosen."""
+    """Practice with a tilt; `share` is λ, `drawn` is 1 where listed actions are drawn, `notes` are the evidence."""
 
     numbers: Tensor
     share: Tensor
+    drawn: Tensor
     mean: Tensor
     spread: Tensor
     offset: Tensor
@@ -70,11 +77,11 @@ class NearPracticePolicy(Policy):
         origin: Origin,
         notes: tuple[str, ...] = (),
     ) -> None:
-        """`weights` holds the `numbers` W and b of the tilt, its `share` λ, `mean` and `spread` of the columns, and the
-        `offset` ε of each dose."""
+        """`weights` holds the `numbers` W and b of the tilt, its `share` λ, whether actions are `drawn`, `mean` and
+        `spread` of the columns, and the `offset` ε of each dose."""
         super().__init__()
         self.recipe, self.practice, self.schema, self.origin, self.notes = recipe, practice, schema, origin, notes
-        for name in ("numbers", "share", "mean", "spread", "offset"):
+        for name in TABLES:
             self.register_buffer(name, weights[name])
 
     @checked
@@ -92,7 +99,7 @@ class NearPracticePolicy(Policy):
         return policy
 
     def weights(self) -> dict[str, Tensor]:
-        own = {name: getattr(self, name) for name in ("numbers", "share", "mean", "spread", "offset")}
+        own = {name: getattr(self, name) for name in TABLES}
         return {**own, **{f"practice.{name}": tensor for name, tensor in self.practice.weights().items()}}
 
     def extras(self) -> dict[str, Any]:
@@ -110,13 +117,17 @@ class NearPracticePolicy(Policy):
 
         def act(state: Float[Tensor, "k n s"], theta: Float[Tensor, "k n t"]) -> Float[Tensor, "k n a"]:
             parts = zip(policies, state, randoms, strict=True)
-            return torch.stack([policy.decide(own, torch.rand(len(own), generator=r)) for policy, own, r in parts])
+            return torch.stack([policy._acted(own, random) for policy, own, random in parts])
 
         return act
 
     def __call__(self, state: State, random: torch.Generator) -> Action:
         """Act as a behaviour policy of a simulator."""
-        return self.decide(state.to(self.device), torch.rand(len(state), generator=random)).to(state)
+        return self._acted(state.to(self.device), random).to(state)
+
+    def _acted(self, state: Float[Tensor, "n s"], random: torch.Generator) -> Float[Tensor, "n a"]:
+        """The actions in some states, drawn where the policy draws."""
+        return self.decide(state, torch.rand(len(state), generator=random) if bool(self.drawn) else None)
 
     @torch.no_grad()
     def decide(self, state: Float[Tensor, "n s"], uniform: Float[Tensor, " n"] | None = None) -> Float[Tensor, "n a"]:
@@ -125,9 +136,12 @@ class NearPracticePolicy(Policy):
 
     @torch.no_grad()
     def probabilities(self, state: State) -> Float[Tensor, "*n a"]:
-        """Probability of every listed action in each state."""
+        """Probability of every listed action in each state: 1 for the most probable one where none are drawn."""
         flat = state.reshape(-1, state.shape[-1])
-        return self.tilted_probabilities(flat, self._amount(flat)).unflatten(0, state.shape[:-1])
+        probability = self.tilted_probabilities(flat, self._amount(flat))
+        if not bool(self.drawn):
+            probability = torch.nn.functional.one_hot(probability.argmax(-1), probability.shape[-1]).to(probability)
+        return probability.unflatten(0, state.shape[:-1])
 
     def _amount(self, state: Float[Tensor, "n s"]) -> Float[Tensor, "n f"]:
         return self.share * tilt(self.numbers[None], self.columns(state)[None], self.schema)[0]
