@@ -22,10 +22,11 @@ SHOWN = 20
 
 @dataclass(frozen=True)
 class Recommend:
-    """Recommend an action to each subject of a table, by its last row, with the value and support of every action.
+    """Recommend an action to each subject of a table, by its last row, with the value and support of every action,
+    beside practice: what the clinicians do in this state.
 
     With --history, recommend to one subject by its record: the subject's factor or group as inferred from the record,
-    and the value of every action for this subject with an interval.
+    and the value of every action for this subject with an interval. Practice, and a policy near it, follow the record.
     """
 
     run: Path
@@ -43,7 +44,8 @@ class Recommend:
     --history recommendation.json."""
 
     def execute(self) -> None:
-        from counterpoint.policies.recommendation import recommend, recommend_to
+        from counterpoint.learners.practice import baseline_practice
+        from counterpoint.policies.recommendation import practice_of, recommend, recommend_to
         from counterpoint.run import Run
 
         require(
@@ -53,15 +55,15 @@ class Recommend:
         run = Run(self.run)
         model, task = (run.scm, run.task) if run.has("scm") and run.has_task() else (None, None)
         policy = run.policy.with_verdict(run.policy_verdict)
+        logged = run.training
+        practice = None
+        if practice_of(policy) is None:
+            practice = baseline_practice(logged, personal=self.history is not None)
+        how = {"model": model, "task": task, "min_support": self.min_support, "practice": practice}
         if self.history is not None:
-            share = self.min_support
-            self._print_personal(
-                recommend_to(policy, self.history, run.training, model=model, task=task, min_support=share)
-            )
+            self._print_personal(recommend_to(policy, self.history, logged, **how))
             return
-        recommendations = recommend(
-            policy, self.data, run.training, model=model, task=task, min_support=self.min_support
-        )
+        recommendations = recommend(policy, self.data, logged, **how)
         out = self.out or self.run / "recommendations.csv"
         _write(recommendations, out)
         for note in recommendations.notes:
@@ -83,6 +85,8 @@ class Recommend:
         for note in advice.notes:
             say(f"note: {note}")
         say(f"recommended: {advice.advice.label}{f' ({advice.advice.why})' if advice.advice.why else ''}")
+        if advice.advice.practice_label:
+            say(f"practice: {advice.advice.practice_label} (what the clinicians do in this state)")
         say(f"by {record.policy}: {record.why}")
         if record.chances:
             say("groups: " + ", ".join(f"{i + 1} with {chance:.0%}" for i, chance in enumerate(record.chances)))
@@ -117,5 +121,5 @@ def _action(row: dict[str, Any]) -> dict[str, str]:
 def _advice(advice: "Advice") -> dict[str, str]:
     value = "" if advice.value is None else f"{advice.value:.3g}"
     subject = advice.subject if advice.subject == advice.subject.strip() else repr(advice.subject)  # "P1 " is not "P1".
-    columns = {"subject": subject, "recommended": advice.label, "value": value}
+    columns = {"subject": subject, "recommended": advice.label, "practice": advice.practice_label, "value": value}
     return {**columns, "support": f"{advice.support:.0%}", "note": advice.why}

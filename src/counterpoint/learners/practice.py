@@ -185,11 +185,12 @@ def baseline_policies(log: Transitions, seed: int = 0) -> dict[str, Policy]:
     return policies
 
 
-def baseline_practice(log: Transitions, seed: int = 0) -> PracticePolicy | None:
-    """Return practice as estimated in a few seconds; None for wide states and for one subject."""
+def baseline_practice(log: Transitions, seed: int = 0, personal: bool = False) -> PracticePolicy | None:
+    """Return practice as estimated in a few seconds, with or without offsets of subjects; None for wide states and for
+    one subject."""
     if log.schema.spread_width > MOST_COLUMNS or len(log.real.subject.unique()) < 2:
         return None
-    recipe = Practice(trees=30, shrinkage=0.2, most=BASELINE_ROWS, personal=False)
+    recipe = Practice(trees=30, shrinkage=0.2, most=BASELINE_ROWS, personal=personal)
     return recipe.learned(Job(log, seed))
 
 

@@ -278,6 +278,12 @@ class PracticePolicy(Policy):
         """Median of each dose in each state."""
         return self._doses().median(self._spread(state)).unflatten(0, state.shape[:-1])
 
+    def usual(self, state: State) -> Action:
+        """The median dose or the most probable action in each state."""
+        if isinstance(self.practice, DosePractice):
+            return self.dose(state)
+        return self.actions.features(self.probabilities(state).argmax(-1))
+
     @torch.no_grad()
     def quantiles(self, state: State) -> Float[Tensor, "*n a q"]:
         """Quantiles of each dose at the levels of `QUANTILES`, rising, within the logged range."""

@@ -3,7 +3,7 @@
 An action that too few similar logged rows have is never recommended: the best supported action is recommended instead,
 and the advice gives the reason. A subject unlike all logged ones, or with a level that no training subject had, gets no
 recommendation. Values outside the returns that an episode can have are clipped to their range. Every answer includes
-the verdict of the checks on the policy's model.
+the verdict of the checks on the policy's model, and what the clinicians do in the subject's state (practice).
 """
 
 from collections.abc import Sequence
@@ -17,13 +17,15 @@ from torch import Tensor
 from counterpoint.checks.support import SimilarRows, Threshold, near_doses
 from counterpoint.core.settings import Share, checked
 from counterpoint.data.returns import ReturnRange
-from counterpoint.data.schema import agree
+from counterpoint.data.schema import Schema, agree
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.tables.new_subjects import CurrentStates, read_history, read_patients
 from counterpoint.data.transitions import Transitions
 from counterpoint.models.base import Model
 from counterpoint.policies.base import Policy, Verdict
+from counterpoint.policies.near_practice import NearPracticePolicy
 from counterpoint.policies.personal import PersonalPolicy, SubjectPolicy, policy_for_subject
+from counterpoint.policies.practice import PracticePolicy
 from counterpoint.policies.q import QPolicy
 from counterpoint.policies.reservations import UNLIKE, impossible, is_placeholder, out_of_range, returns_of, unseen
 from counterpoint.policies.values import ActionValues, rollout_values, subject_values
@@ -55,6 +57,10 @@ class Advice:
     """Share of the similar logged states in which each action was taken."""
     why: str
     """Reservations about the recommendation; empty where there are none."""
+    practice: dict[str, Any] | None = None
+    """What the clinicians do in this state, a value for each action column; None where it is not known."""
+    practice_label: str = ""
+    """The same in words; empty where it is not known."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,7 @@ class Recommendations:
         return {
             "subject": advice.subject,
             "recommended": advice.label,
+            "practice": advice.practice_label,
             **(advice.action or {}),
             "value": advice.value,
             "support": advice.support,
@@ -147,6 +154,7 @@ class PersonalAdvice:
             "high": high,
             "support": self.advice.supports.get(label, self.advice.support),
             "recommended": self.advice.action is not None and label == self.advice.label,
+            "practice": self.advice.practice_label,
         }
 
 
@@ -159,6 +167,7 @@ def recommend(
     model: Model | None = None,
     task: Task | None = None,
     min_support: Share | None = None,
+    practice: PracticePolicy | None = None,
 ) -> Recommendations:
     """Recommend an action to each subject of a table, by its last row.
 
@@ -173,6 +182,7 @@ def recommend(
         task: Reward and end of the rollouts.
         min_support: Share of the similar rows that must have had an action for it to count as supported; by default
             5%, and at least three rows.
+        practice: What the clinicians do, shown beside every recommendation; by default that of a policy near practice.
     """
     agree(policy.schema, logged.schema, "policy", "log")
     patients = read_patients(table, policy.schema, logged.layout)
@@ -181,6 +191,7 @@ def recommend(
     possible = returns_of(logged, task, isinstance(subject.inner, QPolicy))
     similar = SimilarRows(logged, seed=seed)
     advice = _advise(subject.policy, patients, logged, similar, values, Threshold.stated(min_support), possible)
+    advice = _beside_practice(advice, practice or practice_of(policy), patients, logged, similar)
     notes = [*patients.notes, "" if values is None else impossible(values, possible), _stated(min_support)]
     return Recommendations(policy.verdict, advice, tuple(note for note in notes if note))
 
@@ -194,15 +205,20 @@ def recommend_to(
     model: Model | None = None,
     task: Task | None = None,
     min_support: Share | None = None,
+    practice: PracticePolicy | None = None,
 ) -> PersonalAdvice:
     """Recommend an action to the one subject of a table: the last row is its current state, the rows before its record.
 
-    A personal policy, and a policy conditioned on factors that `model` infers, uses the record; any other policy uses
-    the last row only. With `model` and `task`, values come from rollouts in the model. Arguments as in `recommend`.
+    A personal policy, a policy conditioned on factors that `model` infers, and one of or near personal practice use the
+    record; any other policy uses the last row only. With `model` and `task`, values come from rollouts in the model.
+    Arguments as in `recommend`.
     """
     agree(policy.schema, logged.schema, "policy", "log")
     history = read_history(table, policy.schema, logged.layout)
     rows = history.rows if len(history.rows) else logged[logged.subject < 0]
+    if isinstance(policy, PracticePolicy | NearPracticePolicy):
+        policy = policy.with_history(rows)
+    practice = practice_of(policy) if practice is None else practice.with_history(rows)
     model = policy.model if model is None and isinstance(policy, PersonalPolicy) else model
     subject = policy_for_subject(policy, rows, model)
     state = history.now.state
@@ -214,7 +230,8 @@ def recommend_to(
     possible = returns_of(logged, task, rollouts is None and isinstance(subject.inner, QPolicy))
     similar = SimilarRows(logged, seed=seed)
     threshold = Threshold.stated(min_support)
-    (advice,) = _advise(subject.policy, history.now, logged, similar, by_action, threshold, possible)
+    all_advice = _advise(subject.policy, history.now, logged, similar, by_action, threshold, possible)
+    (advice,) = _beside_practice(all_advice, practice, history.now, logged, similar)
     notes = [*history.notes, "" if means is None else impossible(means, possible), _stated(min_support)]
     if rollouts is not None:
         rollouts = replace(rollouts, members=possible.clip(rollouts.members))
@@ -222,7 +239,7 @@ def recommend_to(
             advice = replace(advice, value=float(rollouts.mean))
     notes.append(_better_supported(advice, threshold, similar.count))
     informative = 0 if model is None or not len(history.rows) else int(model.informative_rows(rows).sum())
-    inferred = _inferred(subject, informative)
+    inferred = _inferred(subject, informative, len(history.rows))
     intervals = _intervals(advice, rollouts)
     return PersonalAdvice(policy.verdict, advice, intervals, inferred, tuple(note for note in notes if note))
 
@@ -276,6 +293,46 @@ def _advise(
     return tuple(advice)
 
 
+def practice_of(policy: Policy) -> PracticePolicy | None:
+    """Return the practice that a policy is, or is near to; None for any other policy."""
+    if isinstance(policy, NearPracticePolicy):
+        return policy.practice
+    return policy if isinstance(policy, PracticePolicy) else None
+
+
+def _beside_practice(
+    advice: Sequence[Advice],
+    practice: PracticePolicy | None,
+    patients: CurrentStates,
+    logged: Transitions,
+    similar: SimilarRows,
+) -> tuple[Advice, ...]:
+    """Add what the clinicians do, except for subjects unlike all logged ones, where nobody knows."""
+    if practice is None:
+        return tuple(advice)
+    agree(practice.schema, logged.schema, "practice", "log")
+    known = similar.rows(patients.state)[1]
+    refused = unseen(patients, logged)
+    actions = practice.usual(patients.state)
+    beside = []
+    for i, one in enumerate(advice):
+        if refused[i] or not bool(known[i]):
+            beside.append(one)
+            continue
+        action, label = _in_words(practice.schema, actions[i])
+        beside.append(replace(one, practice=action, practice_label=label))
+    return tuple(beside)
+
+
+def _in_words(schema: Schema, action: Float[Tensor, " a"]) -> tuple[dict[str, Any], str]:
+    """Return an action as a value for each column, and as its label."""
+    if isinstance(schema.actions, Discrete):
+        index = int(schema.actions.index(action[None])[0])
+        return schema.choices()[index], schema.labels()[index]
+    doses = dict(zip(schema.action_names, map(float, action), strict=True))
+    return doses, ", ".join(f"{column} {dose:.3g}" for column, dose in doses.items())
+
+
 @dataclass(frozen=True)
 class _ActionTable:
     """Support and value of every action for one subject."""
@@ -311,8 +368,7 @@ def _advise_doses(
     supported = threshold.met((shares * similar.count).round(), similar.count)
     advice = []
     for i, name in enumerate(patients.names):
-        action = dict(zip(policy.schema.action_names, map(float, doses[i]), strict=True))
-        label = ", ".join(f"{column} {dose:.3g}" for column, dose in action.items())
+        action, label = _in_words(policy.schema, doses[i])
         share = float(shares[i])
         reason = refusals[i] or ("" if has_similar[i] else UNLIKE)
         reason = reason or ("" if supported[i] else f"'{label}', or about as much, {_rarely(share)}")
@@ -367,13 +423,17 @@ def _intervals(advice: Advice, values: ActionValues | None) -> dict[str, tuple[f
     return dict(zip(advice.supports or [advice.label], ends, strict=True))
 
 
-def _inferred(subject: SubjectPolicy, rows: int) -> InferredSubject:
-    """Return what `rows` informative steps of the record say about the subject, and which policy is used."""
+def _inferred(subject: SubjectPolicy, rows: int, recorded: int) -> InferredSubject:
+    """Return what `rows` informative steps of the `recorded` ones say about the subject, and which policy is used."""
     deviation = subject.factors.covariance[0].diagonal().clamp(min=0).sqrt()
     adaptation = subject.adaptation
     group = None if adaptation is None or adaptation.group is None else adaptation.group + 1
     chances = () if adaptation is None else tuple(adaptation.chances.tolist())
-    policy, why = _policy_in_words(subject, rows)
+    practice = practice_of(subject.inner)
+    if practice is not None and practice.personal and recorded:
+        policy, why = "the run's policy", f"practice is moved to how this subject was treated in {_steps(recorded)}"
+    else:
+        policy, why = _policy_in_words(subject, rows)
     factor = tuple(subject.factors.mean[0].tolist())
     return InferredSubject(rows, factor, tuple(deviation.tolist()), group, chances, policy, why)
 
