@@ -32,6 +32,7 @@ def near_practice(rows: cp.Transitions, share: float, number: float, task: Task 
     practice = RECIPE.practice.fit(rows, task)
     weights: dict[str, Any] = {"mean": rows.state.mean(0), "spread": rows.state.std(0), "share": torch.tensor(share)}
     width = rows.action.shape[1]
+    weights |= {"drawn": torch.tensor(0.0)}
     weights |= {"numbers": torch.full(((rows.state.shape[1] + 1) * width,), number), "offset": torch.zeros(width)}
     return NearPracticePolicy(RECIPE, practice, weights, rows.schema, Origin(0, "", ""), ("by hand",))
 

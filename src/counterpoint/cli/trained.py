@@ -12,7 +12,7 @@ from counterpoint.data.returns import logged_returns
 from counterpoint.data.spaces import Discrete
 from counterpoint.data.transitions import Transitions
 from counterpoint.learners.baselines.pets import PETSPolicy
-from counterpoint.learners.practice import baseline_practice
+from counterpoint.learners.practice import baseline_practice, practice_name
 from counterpoint.models.base import Model
 from counterpoint.ope.model_based import value_in_model
 from counterpoint.ope.problem import Episodes
@@ -109,7 +109,7 @@ def _in_model(policy: Policy, rows: Transitions, model: Model, task: Task, horiz
             compared = ""
         else:
             of_practice = value_in_model(episodes, practice, model, task, rollouts=1, seed=seed).value
-            compared = f", {_acting(practice)} there {of_practice:.4g}"
+            compared = f", {_acting(practice, rows)} there {of_practice:.4g}"
     except CounterpointError as error:
         return f"no mean return inside the model: {error}"
     steps, starts = counted(episodes.places.shape[1], "step"), counted(len(episodes), "record")
@@ -127,15 +127,16 @@ def _first_states(rows: Transitions, horizon: int, seed: int) -> Episodes:
 
 
 def _practice(policy: Policy, rows: Transitions, seed: int) -> PracticePolicy | None:
-    """Return practice as it acts in the log: listed actions are drawn, doses are the median."""
+    """Return practice that acts as in the log: listed actions are drawn, but for a policy near it that draws none."""
     if isinstance(policy, PracticePolicy):
         return policy
     practice = policy.practice if isinstance(policy, NearPracticePolicy) else baseline_practice(rows, seed)
-    return practice.drawn() if practice is not None and isinstance(rows.actions, Discrete) else practice
+    draws = isinstance(rows.actions, Discrete) and not (isinstance(policy, NearPracticePolicy) and not policy.drawn)
+    return practice.drawn() if practice is not None and draws else practice
 
 
-def _acting(practice: PracticePolicy) -> str:
-    return "practice (drawn actions)" if practice.stochastic else "practice (median dose)"
+def _acting(practice: PracticePolicy, rows: Transitions) -> str:
+    return "practice (drawn actions)" if practice.stochastic else practice_name(rows)
 
 
 def _support(policy: Policy, rows: Transitions, model: Model | None, seed: int) -> str:
