@@ -223,7 +223,7 @@ class Train:
             return ctrl_g.learn([job], [model_on_device], run.task, stage)[0].selected
         assert isinstance(learner, Search | CTRLp | NearPractice)
         learner.check([job], run.task)
-        learner = replace(learner, model=model.recipe) if isinstance(learner, Search) else learner
+        learner = replace(learner, model=model.recipe) if isinstance(learner, Search | NearPractice) else learner
         return learner.with_models([job], [model_on_device], run.task, stage)[0].selected
 
     def _searching(self, learner: "PolicyLearner", run: "Run") -> "PolicyLearner":

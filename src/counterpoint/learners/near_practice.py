@@ -10,7 +10,8 @@ How far to go, λ, is not left to the model that was searched in. The subjects a
 in a model of one half, and its gain for every λ is measured in a model of the other half. Models share their errors, so
 the log itself is asked as well (`log_evidence`): a listed action's tilt needs a first-order gain whose lower bound is
 above 0, and the tilt of a dose must not lower the logged rewards in its direction. λ has the largest lower bound of
-those that both support, and is 0 where there is none.
+those that both support, and is 0 where there is none. Where the clinicians vary so much that no action is theirs,
+listed actions are drawn.
 """
 
 from collections.abc import Sequence
@@ -60,6 +61,8 @@ ZEROS = 0.05
 """Share of doses of 0 from which a tilt may raise a dose that practice leaves at 0."""
 SMALL_DOSE = 0.25
 """ε as a share of the median of the doses above 0."""
+AGREEMENT = 0.25
+"""Mean probability of the most probable action from which it stands for practice; below, actions are drawn."""
 LOG_CONFIDENCE = 1.645
 """Standard errors that the first-order gain of listed actions must be above 0: 95% one-sided."""
 WORST = 0.25
@@ -115,7 +118,7 @@ class NearPractice(ModelBased[NearPracticePolicy]):
     def _learned(self, job: Job, model: Model, task: Task, monitor: Monitor) -> NearPracticePolicy:
         practice = self.practice.fit(job.data, task, derive(job.seed, "practice"))
         log = LogEvidence(job.data, derive(job.seed, "log"))
-        drawn, notes = self._drawn(practice, log)
+        drawn, notes = self._drawn(practice, log.rows.state)
         search = TiltSearch(self, model, job, practice, task, drawn)
         none = torch.zeros(search.width)
         of_practice = search.evaluated(none[None], self.choosing_starts).mean()
@@ -134,18 +137,16 @@ class NearPractice(ModelBased[NearPracticePolicy]):
         policy.checkpoint = SelectedCheckpoint(self.rounds, self.rounds, own, own, search.horizon)
         return policy
 
-    def _drawn(self, practice: PracticePolicy, log: LogEvidence) -> tuple[bool, tuple[str, ...]]:
-        """Whether listed actions are drawn: where always taking the commonest action of a state is worse."""
+    def _drawn(self, practice: PracticePolicy, state: Float[Tensor, "n s"]) -> tuple[bool, tuple[str, ...]]:
+        """Whether listed actions are drawn: where no action is what most clinicians do in a state."""
         if not isinstance(practice.actions, Discrete):
             return False, ()
-        probability = practice.probabilities(log.rows.state)
-        most = torch.nn.functional.one_hot(probability.argmax(-1), probability.shape[-1]).to(probability)
-        gain = mean_gain(log.action_gain(most, probability, action_features(practice.schema)))
-        if gain.value + self.confidence * gain.error >= 0:
+        agreement = float(practice.probabilities(state).amax(-1).mean())
+        if agreement >= AGREEMENT:
             return False, ()
         return True, (
-            "the log shows less reward where always the most probable action of practice would be taken"
-            f" ({amount(gain.value)} ± {amount(gain.error)} an episode), so actions are drawn as the clinicians' vary",
+            f"the most probable action of practice is taken in {agreement:.0%} of the states only, so it does not stand"
+            " for what the clinicians do: actions are drawn as theirs vary",
         )
 
     def _share(

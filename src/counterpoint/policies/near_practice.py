@@ -6,8 +6,8 @@
     t(s) = clip(b + W·z(s)),   z the standardised columns;    0 ≤ λ ≤ 1 is how far the policy goes from practice
 
 λ = 0 is practice itself. Doses stay within the logged range, and a listed action needs a probability in practice.
-`act` and `recommend` name the most probable action; where the log shows that always taking it is worse than what the
-clinicians do, the policy is the drawn one.
+`act` and `recommend` name the most probable action. Where the clinicians vary so much that it does not stand for what
+they do, rollouts and evaluations draw the actions.
 """
 
 from collections.abc import Sequence
