@@ -130,7 +130,7 @@ def chains(device: str, quick: bool) -> list[Chain]:
     def sized(method: str) -> tuple[str, ...]:
         if method in train.SEARCHED:
             return QUICK_SEARCH if quick else ()
-        return () if method == PLANS else learner
+        return learner if train.learns_q(method) else ()
 
     def learned(method: str) -> tuple[str, ...]:
         groups = ("--groups", "2") if method in PERSONAL else ()
@@ -151,7 +151,6 @@ def chains(device: str, quick: bool) -> list[Chain]:
         Chain(f"pole-{name}", (("fit", *on, f"scm:{name}", *shorter), check, augment), "pole")
         for name in ("bicogan", "conditional-bicogan")
     ]
-    fits.append(Chain("pole-auto", (("fit", *on, "--auto"),), "pole"))
     every = [*bases, *fits]
     for method in methods:
         effects_of = "-effects" if method in PERSONAL else ""
@@ -223,7 +222,7 @@ class Runner:
 
 def _short(step: Sequence[str]) -> str:
     """A command without the flags that all have."""
-    kept = [part for part in step if part.startswith("scm:") or part in ("--log", "--auto", "--history")]
+    kept = [part for part in step if part.startswith("scm:") or part in ("--log", "--history")]
     return " ".join([step[0], *kept])
 
 

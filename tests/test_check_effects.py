@@ -83,7 +83,7 @@ def test_a_wrong_sign_is_grave_and_said(rows: cp.Transitions) -> None:
     assert finding.grave
     assert report.trust == "no"
     assert "more a on symptom after 1 step is -" in finding.sentence
-    assert "do not use. To do: fit again with --auto" in finding.sentence
+    assert "do not use. To do: fit again with scm:auto" in finding.sentence
     assert report["effect of b"].passed
 
 

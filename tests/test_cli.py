@@ -61,7 +61,7 @@ def test_the_chain_in_another_simulator(tmp_path: Path) -> None:
     run = tmp_path / "run"
     command("simulate", "--run", run, "--trials", 20, "--steps", 6, "task:tumour", "--task.patients", 5)
     command("fit", "--run", run, *QUICK_FIT)
-    command("train", "--run", run, "--method", "d3qn", *QUICK_TRAIN)
+    command("train", "--run", run, *QUICK_TRAIN, "--method", "d3qn")
     command("evaluate", "--run", run, "--trials", 7)
     task = Tumour(population(5, 0))
     known = cp.Run(run).task
@@ -208,7 +208,7 @@ def test_an_action_outside_the_space_is_refused(patients) -> None:
 def test_a_truncated_artifact_is_refused_in_one_line(tmp_path, capsys) -> None:
     run = tmp_path / "run"
     command("simulate", "--run", run, "--trials", 10)
-    command("train", "--run", run, "--method", "d3qn", *QUICK_TRAIN)
+    command("train", "--run", run, *QUICK_TRAIN, "--method", "d3qn")
     weights = run / "policy" / "weights.safetensors"
     whole = weights.read_bytes()
     capsys.readouterr()
@@ -221,7 +221,7 @@ def test_a_truncated_artifact_is_refused_in_one_line(tmp_path, capsys) -> None:
         assert said in refused(capsys, run, "evaluate", "--run", run)
     weights.unlink()
     assert "policy' has no weights.safetensors" in refused(capsys, run, "evaluate", "--run", run)
-    command("train", "--run", run, "--method", "d3qn", *QUICK_TRAIN)
+    command("train", "--run", run, *QUICK_TRAIN, "--method", "d3qn")
     assert weights.read_bytes() == whole
     command("evaluate", "--run", run, "--trials", 2)
 

@@ -45,7 +45,7 @@ PLACEBO = 0.999
 """Level of the interval of an effect that must be none."""
 REACTION = 1e-3
 """Change of an exogenous column, in standard deviations, that counts as none."""
-FIT_AGAIN = "fit again with --auto or scm:random-effects, and check again"
+FIT_AGAIN = "fit again with scm:auto or scm:random-effects, and check again"
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,9 @@ OWN_ROWS = "Only the fit's own rows were checked, where a model looks better tha
 
 REMEDIES = {
     "round trip": "fit again with scm:density, which abducts exactly",
-    "independent noise": "fit again with --auto, or add the common cause to the state (--state)",
-    "calibration": "fit again with --auto",
-    "better than the mean": "fit again with --auto, or give more subjects",
+    "independent noise": "fit again with scm:auto, or add the common cause to the state (--state)",
+    "calibration": "fit again with scm:auto",
+    "better than the mean": "fit again with scm:auto, or give more subjects",
     "support": "ask about actions that were taken in similar states; coarser --bins give each more rows",
     "agreement": "fit again with scm:density --scm.ensemble 10, or give more subjects",
 }
