@@ -36,7 +36,7 @@ from counterpoint.learners.methods import named_methods
 from counterpoint.nets.training import Schedule
 
 PERSONAL = train.PERSONAL
-RULES = ("search", "ctrl-p")
+RULES = ("search", "ctrl-p", "near-practice", "practice")
 """Methods that take continuous doses."""
 CATEGORIES = (*train.PARENTS, "d3qn", "bcq")
 """Methods that take a state with categories; the models of the others take numbers alone."""

@@ -16,12 +16,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 import counterpoint as cp
+from counterpoint.cli import train
 from counterpoint.cli.train import PERSONAL, Method, learns_q
 from counterpoint.core.errors import CounterpointError
 from counterpoint.learners.baselines.pets import PETS, Planner
 from counterpoint.learners.baselines.steve import MVE, STEVE
 from counterpoint.learners.d3qn import D3QN
 from counterpoint.learners.methods import named_methods
+from counterpoint.learners.near_practice import NearPractice
 from counterpoint.models.dynamics.outcome import LearnedTask
 from counterpoint.nets.training import Schedule
 from counterpoint.page.check_figure import check_figure
@@ -850,6 +852,7 @@ def tiny_arms(learner: D3QN) -> dict[str, Any]:
         "ctrl-g-rollouts": cp.CTRLg(DENSITY, learner=learner, selection=few, rollouts=SHORT),
         "search": cp.Search(DENSITY, cp.models.PosteriorDraws(2), **BRIEF_SEARCH),
         "pilco": cp.Search(MODELS["gaussian process"], None, **BRIEF_SEARCH),
+        "near-practice": NearPractice(rounds=1, starts=2, choosing_starts=2, horizon=3),
         **{name: named_methods(learner)[name] for name in (*PERSONAL, "practice")},
     }
 
@@ -872,13 +875,11 @@ def test_every_method_learns_from_the_runs_training_rows(
     method: str, source: str, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     seen: list[cp.Transitions] = []
-    own = {"ctrl-g": {"scm", "augmented"}, "ctrl-g-rollouts": {"scm", "augmented"}, "search": {"scm"}}.get(
-        method, set()
-    )
+    own = set(train.PARENTS.get(method, ()))
     arms = lambda learner: {n: arm if own else Spy(arm, seen) for n, arm in tiny_arms(learner).items()}
     run = bench.copy(source, tmp_path / "run")
     monkeypatch.setattr("counterpoint.cli.train.named_methods", arms)
-    command("train", "--run", run, "--method", method, *(TINY_TRAIN if learns_q(method) else []))
+    command("train", "--run", run, *(TINY_TRAIN if learns_q(method) else []), "--method", method)
     assert f"{method} learned on {len(Run(run).training)} logged rows" in capsys.readouterr().out
     policy = Run(run).policy
     assert policy.act(Run(run).data.state[:4]).shape == (4, 1)
@@ -889,7 +890,7 @@ def test_every_method_learns_from_the_runs_training_rows(
         command("evaluate", "--run", run, "--trials", 1, "--horizon", 2)
         assert Run(run).has("returns")
     step("fit", run, "--seed", 7)
-    assert Run(run).has("policy") == (not own), "only CTRL_g rests on the run's SCM"
+    assert Run(run).has("policy") == (not own), "only what was learned with the run's SCM rests on it"
 
 
 def test_a_baseline_needs_no_model_of_the_run(tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 """Every method of `train` for a few updates, and a run that all of them can learn from."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import pandas as pd
 import pytest
 
 from counterpoint.cli import train
@@ -47,10 +48,14 @@ def short_methods() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with a model of random effects, which every method takes, and imagined rows."""
-    folder = tmp_path_factory.mktemp("short")
-    log = table(24, 6)
+    run = fitted_run(tmp_path_factory.mktemp("short"), table(24, 6))
+    command("augment", "--run", run)
+    return run
+
+
+def fitted_run(folder: Path, log: pd.DataFrame, roles: Sequence[str] = TABLE) -> Path:
+    """A run with a model of random effects of a log."""
     log.assign(sex=(log["sex"] == "f").astype(int)).to_csv(folder / "log.csv", index=False)
-    words = ["--run", folder / "run", "--data", folder / "log.csv", *TABLE, "--last", "truncate"]
+    words = ["--run", folder / "run", "--data", folder / "log.csv", *roles, "--last", "truncate"]
     command("fit", *words, "--numeric", "sex", *EFFECTS)
-    command("augment", "--run", folder / "run")
     return folder / "run"

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 from jaxtyping import Int
 from torch import Tensor
 
-from counterpoint.core.errors import CounterpointError
+from counterpoint.core.errors import CounterpointError, require
 from counterpoint.core.seeding import derive
 from counterpoint.core.settings import checked
 from counterpoint.data.jobs import NO_THETA, Job
@@ -89,10 +89,21 @@ class ModelBased(PolicyLearner[P_co]):
         return self.with_models(jobs, models, task, monitor)
 
 
+def check_actions_differ(jobs: Sequence[Job]) -> None:
+    """Refuse a table in which every row has the same action: it shows nothing about any other."""
+    for job in jobs:
+        action = job.data.action
+        require(
+            len(action) == 0 or bool((action != action[0]).any()),
+            "all rows have the same action, and nothing shows what another would do; give a log in which decisions"
+            " differ, or keep to this one (--method practice)",
+        )
+
+
 def discrete_actions(task: Task, jobs: Sequence[Job] = ()) -> Discrete:
     """The finite action space of the task, for a learner that needs one.
 
-    The tables of the jobs must be tables of the task.
+    The tables of the jobs must be tables of the task, with more than one action.
     """
     if not isinstance(task.actions, Discrete):
         raise CounterpointError(
@@ -100,6 +111,7 @@ def discrete_actions(task: Task, jobs: Sequence[Job] = ()) -> Discrete:
         )
     for job in jobs:
         check_task(task, job.data.schema)
+    check_actions_differ(jobs)
     return task.actions
 
 

@@ -27,7 +27,7 @@ from counterpoint.data.jobs import Categories, Job, Origin, context, identity, s
 from counterpoint.data.returns import return_deviation
 from counterpoint.data.shapes import State, Theta
 from counterpoint.data.spaces import ActionSpace, Box
-from counterpoint.learners.base import ModelBased, PolicyCheckpoints
+from counterpoint.learners.base import ModelBased, PolicyCheckpoints, check_actions_differ
 from counterpoint.learners.evolution import CrossEntropy, EvolutionStrategy
 from counterpoint.models.base import Model, Recipe
 from counterpoint.models.scm.density import DensitySCM
@@ -92,6 +92,7 @@ class Search(ModelBased[SearchedPolicy]):
     def check(self, jobs: Sequence[Job], task: Task) -> None:
         for job in jobs:
             check_task(task, job.data.schema)
+        check_actions_differ(jobs)
         self.rule_for(task.actions).outputs(task.actions)
         require(
             (self.horizon or getattr(task, "horizon", 0)) > 0,

@@ -74,12 +74,13 @@ class SearchedPolicy(Policy):
 
     def rollout_actor(self, others: Sequence[Self] = ()) -> Actor:
         recipe, rule, categories, actions = self.recipe, self.rule, self.schema.categories, self.actions
+        width = self.factor_width
         policies = [self, *others]
         maps = [torch.cat(parts) for parts in zip(*(policy._raw_maps() for policy in policies), strict=True)]
         doses = torch.stack([policy.doses for policy in policies])
 
         def act(state: Float[Tensor, "k n s"], theta: Float[Tensor, "k n t"]) -> Float[Tensor, "k n a"]:
-            return rule.choose(rule.through(maps, recipe.inputs(state, theta, categories)), actions, doses)
+            return rule.choose(rule.through(maps, recipe.inputs(state, theta[..., :width], categories)), actions, doses)
 
         return act
 

@@ -51,7 +51,6 @@ def drawn_factors(job: Job, model: Model) -> Float[Tensor, "n t"]:
     return factors[job.data.subject.cpu()].to(job.data.state)
 
 
-@torch.no_grad()
 def of_job(job: int, jobs: int) -> str:
     """Which of several jobs is meant; nothing where there is one."""
     return f"of job {job} " if jobs > 1 else ""
