@@ -75,9 +75,7 @@ class Augmenter:
     def _alternatives(self, space: ActionSpace) -> int:
         """Return the number of alternative actions per row."""
         if isinstance(space, Discrete):
-            require(
-                space.count > 1, "there is one action only, so there is no other to imagine; give a log with more"
-            )
+            require(space.count > 1, "there is one action only, so there is no other to imagine; give a log with more")
             return min(self.alternatives or space.count - 1, space.count - 1)
         if self.alternatives is None:
             raise CounterpointError(
