@@ -53,7 +53,7 @@ SHAPES = False
 ODD = "<script>alert('rate & rhythm')</script>"
 RARE = "bed of J. Doe"
 SECTIONS = (
-    "summary", "data", "model", "imagined", "groups", "policy", "evaluation", "settings", "versions", "caveats",
+    "summary", "data", "model", "imagined", "groups", "policy", "evaluation", "caveats", "settings", "versions",
 )  # fmt: skip
 
 

@@ -20,9 +20,11 @@ from counterpoint.data.transitions import Transitions
 from counterpoint.ope.result import Evaluation
 from counterpoint.page.cells import SMALLEST, PageTable, number
 from counterpoint.page.cohort import CohortSummary, cohort
+from counterpoint.page.effect_curves import acting_times
 from counterpoint.page.evaluation_tables import EvaluationSection, evaluation_section
 from counterpoint.page.imagined import ImaginedSection, imagined_section
 from counterpoint.page.policy import PolicyActions, PolicyGroup, groups_of, kind_of, policy_actions, rule_of
+from counterpoint.page.practice import PracticeSection, practice_section
 from counterpoint.page.severity import Severity, severity_of
 from counterpoint.page.summary import RunContents, Summary, summary, true_return
 
@@ -44,6 +46,8 @@ class Page:
     policy: str
     """Kind of the policy; empty if there is none."""
     rule: tuple[str, ...]
+    practice: PracticeSection | None
+    """Practice beside the policy; None without a policy."""
     actions: PolicyActions | None
     groups: tuple[PolicyGroup, ...]
     evaluation: Evaluation | None
@@ -74,6 +78,7 @@ def gather(contents: RunContents) -> Page:
         model="" if contents.scm is None else type(contents.scm.structure).__name__,
         policy="" if contents.policy is None else kind_of(contents.policy),
         rule=() if contents.policy is None else rule_of(contents.policy, rows),
+        practice=None if contents.policy is None else practice_section(rows, contents.policy),
         actions=actions,
         groups=() if contents.policy is None else groups_of(contents.policy, rows),
         evaluation=contents.evaluation,
@@ -125,9 +130,9 @@ def _effects(report: CheckReport) -> PageTable | None:
     if not lines:
         return None
     head = ("Dose", "Outcome", "After steps", "In the model", "In the log (95% interval)", "Noise of the outcome")
-    return PageTable(
-        "Effects of doses in the model and in the log", head, tuple(tuple(row.values()) for row in lines), (0, 1)
-    )
+    note = " ".join(acting_times(report.effects))
+    caption = "Effects of doses in the model and in the log"
+    return PageTable(caption, head, tuple(tuple(row.values()) for row in lines), (0, 1), note)
 
 
 def _settings(contents: RunContents) -> tuple[PageTable, ...]:

@@ -7,14 +7,17 @@ import base64
 import io
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import ceil
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from counterpoint.checks.comparisons import EffectComparison
 from counterpoint.checks.findings import CheckReport
 from counterpoint.ope.result import Evaluation
 from counterpoint.page.cohort import Bars
+from counterpoint.page.effect_curves import effect_curves, strongest
 from counterpoint.page.evaluation_figure import calibration, confounding, forest
 from counterpoint.page.gather import Page
 from counterpoint.page.imagined import EffectSurface
@@ -39,6 +42,8 @@ def _figures(page: Page) -> dict[str, str]:
     drawn = {"lengths": lengths(page.cohort.lengths)}
     if page.check is not None:
         drawn["checks"] = checks(page.check)
+        if page.check.effects:
+            drawn["curves"] = curves(page.check.effects)
     if page.imagined is not None:
         drawn["surface"] = effects(page.imagined.surface)
     evaluation = page.evaluation
@@ -106,6 +111,12 @@ def checks(report: CheckReport) -> str:
         reference_line(axes, 1.0, "acceptable up to here", vertical=True)
 
     return svg(0.9 + 0.36 * len(report.findings), draw)
+
+
+def curves(comparisons: Sequence[EffectComparison]) -> str:
+    """Effects of doses over the steps after them, in the model and in the log."""
+    shown = strongest(comparisons)
+    return svg(0.9 + 2.3 * ceil(len(shown) / 2), lambda figure: effect_curves(figure, shown))
 
 
 def effects(surface: EffectSurface) -> str:

@@ -20,7 +20,9 @@ from counterpoint.page.choices import Choices, choices_of, nearest
 from counterpoint.page.cohort import MOST_ACTIONS, dose_quantiles, rare_levels
 from counterpoint.page.severity import Severity, medians
 from counterpoint.policies.base import Policy
+from counterpoint.policies.near_practice import NearPracticePolicy
 from counterpoint.policies.personal import PersonalPolicy
+from counterpoint.policies.practice import ConstantPolicy, PracticePolicy
 from counterpoint.policies.q import QPolicy
 
 MAX_ROWS, MAX_PLANNED_ROWS = 20_000, 200
@@ -32,6 +34,9 @@ KINDS: dict[type, str] = {
     SearchedPolicy: "a readable rule that was optimised inside the fitted model",
     PETSPolicy: "a planner, which tries sequences of actions inside a fitted model before every decision",
     QPolicy: "a network that values every action and takes the one it values highest",
+    NearPracticePolicy: "a readable tilt of practice, of what the clinicians do in a state",
+    PracticePolicy: "practice itself: what the clinicians do in a state",
+    ConstantPolicy: "one action in every state",
 }
 
 
@@ -100,9 +105,12 @@ def kind_of(policy: Policy) -> str:
 
 def rule_of(policy: Policy, rows: Transitions) -> tuple[str, ...]:
     """Lines of a readable rule, with rare levels of categories unnamed; empty for other policies."""
-    if not isinstance(policy, SearchedPolicy):
+    if isinstance(policy, NearPracticePolicy):
+        text = "\n".join(line for line in policy.explain().splitlines() if line not in policy.notes)
+    elif isinstance(policy, SearchedPolicy | ConstantPolicy):
+        text = policy.explain()
+    else:
         return ()
-    text = policy.explain()
     for place, _ in rows.schema.categories:
         column, few = rows.schema.states[place], rare_levels(rows, place)
         for i, level in enumerate(column.levels):
