@@ -1,6 +1,6 @@
 """Search near practice: a tilt of the clinicians' decisions, and how far to go with it by held-out subjects.
 
-    max_w  Ē_m[gain_m(w)] − c·sd_m[gain_m(w)] + ½·tail(w) − p·‖w‖²      gain_m(w) = J_m(w) − J_m(0) in member m
+    max_w  med_m[gain_m(w)] − c·sd_m[gain_m(w)] + ½·tail(w) − p·‖w‖²      gain_m(w) = J_m(w) − J_m(0) in member m
 
 J_m(w) is the return in member m of the model of the tilt with numbers w, from the same starts and noise as practice
 (w = 0). The tail is the gain of the mean of the worst quarter of episodes. All are in units of the standard deviation
@@ -65,6 +65,8 @@ AGREEMENT = 0.25
 """Mean probability of the most probable action from which it stands for practice; below, actions are drawn."""
 LOG_CONFIDENCE = 1.645
 """Standard errors that the first-order gain of listed actions must be above 0: 95% one-sided."""
+NORMAL_QUARTILES = 1.349
+"""Distance of the quartiles of a normal variable, in standard deviations."""
 WORST = 0.25
 """Share of the episodes that make the tail."""
 
@@ -194,9 +196,9 @@ class NearPractice(ModelBased[NearPracticePolicy]):
         for half, own in enumerate(searches):
             tilted = own.best(monitor, f"tilt in half {half + 1}")
             gains.append(searches[1 - half].gains(torch.stack([tilted * share for share in SHARES])))
-        halves = torch.stack(gains)
-        mean = halves.mean((0, 1))
-        error = (halves.var(1).mean(0) + halves.mean(1).var(0) / HALVES).sqrt()
+        middle, spread = _over_members(torch.stack(gains, 1))
+        mean = middle.mean(0)
+        error = (spread.square().mean(0) + middle.var(0) / HALVES).sqrt()
         shown = ", ".join(_shown(*x) for x in zip(SHARES[1:], mean[1:].tolist(), error[1:].tolist(), strict=True))
         return mean - self.confidence * error, f"gain over practice in models of held-out subjects: {shown}"
 
@@ -298,10 +300,10 @@ class TiltSearch:
         practice = returns[:, -1:]
         unit = practice[practice.isfinite()].std().nan_to_num(1.0).clamp(min=1e-9)
         gain = (returns[:, :-1] - practice).mean(2)
-        deviation = gain.std(0, correction=0) if len(gain) > 1 else torch.zeros_like(gain[0])
+        middle, deviation = _over_members(gain)
         tail = _tail(returns[:, :-1]) - _tail(practice)
         price = self.recipe.penalty * candidates.square().sum(1)
-        score = (gain.mean(0) - self.recipe.deviations * deviation + 0.5 * tail) / unit - price
+        score = (middle - self.recipe.deviations * deviation + 0.5 * tail) / unit - price
         return score.nan_to_num(-1e30, -1e30, -1e30)
 
     def gains(self, candidates: Float[Tensor, "c p"]) -> Float[Tensor, "m c"]:
@@ -336,6 +338,12 @@ class TiltSearch:
         start, theta = (repeated(table[place].to(self.simulator.device)) for table in (self.start, self.theta))
         returns = Rollout(self.simulator, self.task, act).returns(start, step_noise, self.horizon, theta)
         return returns.view(members, count, starts)
+
+
+def _over_members(gains: Float[Tensor, "m *c"]) -> tuple[Float[Tensor, "*c"], Float[Tensor, "*c"]]:
+    """Median over the members and their standard deviation by the quartiles: one member astray does not decide."""
+    low, middle, high = torch.quantile(gains, torch.tensor([0.25, 0.5, 0.75]).to(gains), dim=0)
+    return middle, (high - low) / NORMAL_QUARTILES
 
 
 def _tail(returns: Float[Tensor, "m c n"]) -> Float[Tensor, " c"]:

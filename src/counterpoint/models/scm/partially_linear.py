@@ -38,7 +38,7 @@ class PartiallyLinearSCM(Recipe[StructuralCausalModel]):
 
     command: ClassVar = ("partially-linear", "dose effects agree with orthogonal estimates over several steps")
 
-    law: RandomEffects = RandomEffects(hidden=(), ensemble=10)
+    law: RandomEffects = RandomEffects(hidden=(), ensemble=10, bounded=True)
     """The linear mixed-effects model; its members are bootstraps of the subjects."""
     effects: EffectSettings = EffectSettings()
     """How the effects are estimated."""

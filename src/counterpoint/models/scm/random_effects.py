@@ -35,6 +35,8 @@ from counterpoint.nets.training import Monitor, Schedule, train
 
 MEMBER_ROUNDS = 30
 """Iterations by which a bootstrapped member's linear model moves on from the first member's."""
+MARGIN = 0.1
+"""Share of a column's logged range by which `bounded` equations may leave it."""
 FEWEST = 8
 """Subjects below which none is kept aside, and the linear model is kept."""
 
@@ -62,6 +64,9 @@ class RandomEffects(SCMRecipe):
     """Share of the subjects kept aside to choose the best step."""
     most_factors: Positive = 4
     """Factors that are tried at most where their number is chosen."""
+    bounded: bool = False
+    """Whether next values are kept within the logged range and `MARGIN` of it beyond: a linear equation with subjects'
+    own slopes may otherwise grow without end in a long rollout."""
     layout: EquationForm | None = None
     """Which columns have equations and of what kind; taken from the table."""
     exogenous: ExogenousForm | None = None
@@ -93,6 +98,8 @@ class RandomEffects(SCMRecipe):
         schema, seed = job.data.schema, derive(job.seed, "choice")
         plain: tuple[Change, ...] = self.changes or ("difference",) * len(schema.states)
         layout = EquationForm(plain, schema.categories, _unpredicted(schema), scaled_columns(schema))
+        if self.bounded:
+            layout = replace(layout, limits=_limits(table, layout))
         if self.changes:
             _check_changes(table, layout, schema)
         else:
@@ -203,6 +210,15 @@ def _unpredicted(schema: Schema) -> tuple[int, ...]:
         "every state column is static, so nothing ever changes; add one that does",
     )
     return unpredicted
+
+
+def _limits(table: EffectsTable, layout: EquationForm) -> tuple[tuple[float, float], ...]:
+    """The logged range of every moving column, widened by `MARGIN`; what is always positive stays so."""
+    values = layout.of_moving(torch.cat([table.state, table.after])).double()
+    low, high = values.amin(0), values.amax(0)
+    margin = MARGIN * (high - low)
+    lowest = torch.where(low > 0, (low - margin).maximum((1 - MARGIN) * low), low - margin)
+    return tuple(zip(lowest.tolist(), (high + margin).tolist(), strict=True))
 
 
 def _check_changes(table: EffectsTable, layout: EquationForm, schema: Schema) -> None:

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from counterpoint.core.settings import Count, check_settings
+from counterpoint.core.settings import Count, Finite, check_settings
 from counterpoint.data.jobs import Categories, scaled_doses, spread_levels
 from counterpoint.data.spaces import constant
 
@@ -31,6 +31,8 @@ class EquationForm:
     scales: tuple[tuple[Count, Count], ...] = ()
     """(column of state and action, state column) of doses that act per a static column, as a weight, and of columns
     that remember such doses."""
+    limits: tuple[tuple[Finite, Finite], ...] = ()
+    """Lowest and highest next value of every moving column; () for no limits."""
     combined: bool = False
     """Whether part of the noise is proportional to the amount, in columns whose change is a difference."""
 
@@ -84,6 +86,9 @@ class EquationForm:
             ratio, logarithm = self._kinds(state)
             grown = torch.where(logarithm, y.clamp(max=80).exp(), (1 + y).clamp(min=SMALLEST))
             moved = torch.where(ratio | logarithm, before * grown, moved)
+        if self.limits:
+            low, high = (constant(side, state.device) for side in zip(*self.limits, strict=True))
+            moved = moved.clamp(low, high)
         if not self.unpredicted:
             return moved
         return state.contiguous().index_copy(-1, constant(tuple(self.moving), state.device), moved)
