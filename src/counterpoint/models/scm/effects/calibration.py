@@ -4,11 +4,12 @@ A law fitted to single steps has the effect of a dose after k steps as a product
 estimate of that effect (`models.effects`) does not depend on the equations of the other columns. The coefficients β of
 a dose, and of columns that remember it (dose on board, lags), move to the least of
 
-    Σ_k ((ψ_k(β) − ψ̂_k) / se_k)²  +  Σ_j ((β_j − β̂_j) / p_j)²,      p_j² = se(β̂_j)² + (c·β̂_j)²
+    Σ_k ((ψ_k(β) − ψ̂_k) / se_k)²  +  Σ_j ((β_j − β̂_j) / p_j)²,      p_j² = se(β̂_j)² + c²·max(β̂_j², b_j²)
 
-with ψ_k(β) the mean effect that the law has after k steps, and c the share by which a coefficient of the one-step fit
-may be wrong beyond chance. Where the log does not show the effect (se_k is large), the one-step fit stays. Declared
-signs are bounds of β: they hold exactly.
+with ψ_k(β) the mean effect that the law has after k steps, b_j the coefficient that alone would have the effects that
+the log shows, and c the share by which a coefficient of the one-step fit may be wrong beyond chance. Confounding can
+take a coefficient to 0 or beyond, so c is raised while the law's effects still contradict the estimates. Where the log
+does not show the effect (se_k is large), the one-step fit stays. Declared signs are bounds of β: they hold exactly.
 """
 
 from collections.abc import Sequence
@@ -31,8 +32,10 @@ from counterpoint.models.scm.effects.mechanism import EffectsMechanism
 from counterpoint.models.scm.effects.paths import EffectPaths
 from counterpoint.nets.stacked import with_weights
 
-DOUBT = 0.2
-"""c: share of a coefficient by which the one-step fit may be wrong beyond chance."""
+DOUBTS = (0.2, 0.4, 0.8, 1.6)
+"""c: share of a coefficient by which the one-step fit may be wrong beyond chance: the first that lets effects agree."""
+AGREEMENT = 1.0
+"""Mean squared distance from the estimates, in standard errors, at which effects agree."""
 ROUNDS = 2
 """Steps of the calibration: the effect after several steps is nearly linear in the coefficients."""
 LEAST_DOUBT = 1e-3
@@ -75,9 +78,7 @@ def calibrate(
             sign = _sign(model.schema, dose.name, outcome)
             curve = [] if estimates is None else [e for e in estimates.curve(dose.name, outcome) if e.supported]
             if curve and len(paths.rows):
-                fit = _CurveFit(model, paths, dose, column, place, features, curve)
-                for _ in range(ROUNDS):
-                    fit.move(calibrated, sign, seed)
+                _CurveFit(model, paths, dose, column, place, features, curve).move(calibrated, sign, seed)
             if sign:
                 _hold_sign(law, features, place, sign)
     return model.with_mechanism(calibrated.eval())
@@ -130,25 +131,46 @@ class _CurveFit:
 
     @torch.no_grad()
     def move(self, mechanism: EffectsMechanism, sign: int, seed: int) -> None:
-        """Move every member's coefficients toward the estimates."""
+        """Move every member's coefficients toward the estimates, with as much doubt of the one-step fit as it takes."""
+        values, errors = self._column("value"), self._column("standard_error")
+        draws = _normal_scores(mechanism.members, derive(seed, "effects", self.dose.name, str(self.column)))
+        targets = values + errors * draws.double().numpy()[:, None]
+        fitted = mechanism.law.mean[:, self.features.own, self.place].double().numpy()
+        for doubt in DOUBTS:
+            self.features.set(mechanism.law, self.place, torch.from_numpy(fitted))
+            for _ in range(ROUNDS):
+                self._step(mechanism, fitted, targets, doubt, sign)
+            distance = (self._effects(mechanism).mean(0) - values) / errors
+            if float((distance**2).mean()) <= AGREEMENT:
+                return
+
+    def _step(
+        self,
+        mechanism: EffectsMechanism,
+        fitted: Float[np.ndarray, "m q"],
+        targets: Float[np.ndarray, "m k"],
+        doubt: float,
+        sign: int,
+    ) -> None:
+        """One step of Gauss and Newton from the coefficients as they are; `fitted` are those of the one-step fit."""
         from scipy.optimize import lsq_linear
 
-        mean = mechanism.law.mean
-        slope = self._derivative(mechanism)
-        errors = np.array([estimate.standard_error for estimate in self.curve])
-        values = np.array([estimate.value for estimate in self.curve])
-        draws = _normal_scores(mechanism.members, derive(seed, "effects", self.dose.name, str(self.column)))
-        start = mean[:, self.features.own, self.place].double().numpy()
-        doubt = np.sqrt(start.var(0) + (DOUBT * start.mean(0)) ** 2 + LEAST_DOUBT**2)
-        effects = self._effects(mechanism)
+        errors = self._column("standard_error")
+        slope = self._derivative(mechanism) / errors[:, None]
+        size = np.maximum(np.abs(fitted.mean(0)), np.abs(_alone(slope, self._column("shrunk") / errors)))
+        deviation = np.sqrt(fitted.var(0) + (doubt * size) ** 2 + LEAST_DOUBT**2)
+        start = mechanism.law.mean[:, self.features.own, self.place].double().numpy()
+        rest = (targets - self._effects(mechanism)) / errors
         moved = np.empty_like(start)
         for member in range(mechanism.members):
-            target = values + errors * float(draws[member]) - effects[member]
-            left = np.concatenate([slope / errors[:, None], np.diag(1 / doubt)])
-            right = np.concatenate([target / errors, np.zeros(len(doubt))])
-            low, high = _bounds(start[member], sign)
-            moved[member] = start[member] + lsq_linear(left, right, (low, high)).x
+            left = np.concatenate([slope, np.diag(1 / deviation)])
+            right = np.concatenate([rest[member], (fitted[member] - start[member]) / deviation])
+            moved[member] = start[member] + lsq_linear(left, right, _bounds(start[member], sign)).x
         self.features.set(mechanism.law, self.place, torch.from_numpy(moved))
+
+    def _column(self, name: str) -> Float[np.ndarray, " k"]:
+        """One number of every estimate."""
+        return np.array([getattr(estimate, name) for estimate in self.curve])
 
     def _effects(self, mechanism: EffectsMechanism) -> Float[np.ndarray, "m k"]:
         """Every member's mean effect of one unit at the estimated steps."""
@@ -184,6 +206,11 @@ def _shrink(law: EffectsLaw, features: DoseFeatures) -> None:
         mean, variance = values.mean(0), values.var(0)
         kept = (1 - variance / mean.square().clamp(min=1e-12)).clamp(min=0)
         features.set(law, place, values + mean * (kept - 1))
+
+
+def _alone(slope: Float[np.ndarray, "k q"], effects: Float[np.ndarray, " k"]) -> Float[np.ndarray, " q"]:
+    """The size at which every coefficient alone would have the effects, by least squares."""
+    return slope.T @ effects / np.maximum((slope**2).sum(0), 1e-12)
 
 
 def _normal_scores(count: int, seed: int) -> Float[Tensor, " n"]:
