@@ -232,7 +232,7 @@ class NearPractice(ModelBased[NearPracticePolicy]):
 
 
 def _shown(share: float, gain: float, error: float) -> str:
-    return f"{share:.0%} of the tilt {amount(gain)} ± {amount(error)}"
+    return f"{share:.0%} of the tilt {gain:+.3g} ± {error:.2g}"
 
 
 def _half_recipe(model: Model) -> Recipe[Model]:

@@ -42,7 +42,8 @@ MAX_DEVIATIONS = 3.0
 """Standard deviations at which columns are clipped, so that no line is extended beyond the log."""
 LABELLED_WEIGHT = 0.005
 """Change of a dose, as a share for one standard deviation of a column, below which the column is not mentioned."""
-
+FEW_ACTIONS, MAIN_COLUMNS = 4, 3
+"""Features of listed actions up to which whole rules are shown; of more features only the columns that matter most."""
 
 TABLES = ("numbers", "share", "drawn", "mean", "spread", "offset")
 """Names of the policy's own weights."""
@@ -83,6 +84,11 @@ class NearPracticePolicy(Policy):
         self.recipe, self.practice, self.schema, self.origin, self.notes = recipe, practice, schema, origin, notes
         for name in TABLES:
             self.register_buffer(name, weights[name])
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether actions are drawn."""
+        return bool(self.drawn)
 
     @checked
     def with_share(self, share: float) -> Self:
@@ -184,19 +190,36 @@ class NearPracticePolicy(Policy):
         weights = self.numbers.view(-1, tilt_width(self.schema)) * self.share
         slope, level = weights[:-1] / self.spread[:, None], weights[-1] - (self.mean / self.spread) @ weights[:-1]
         names = input_names(self.schema, len(slope))
+        if isinstance(self.actions, Discrete) and weights.shape[1] > FEW_ACTIONS:
+            return self._main_columns(weights, names)
         lines = []
         for j, feature in enumerate(tilt_names(self.schema)):
             line = linear(slope[:, j], float(level[j]), names)
             if isinstance(self.actions, Discrete):
                 lines.append(f"odds of more {feature} = those of practice × exp({line})")
+                lines += self._percentages(weights[:-1, j], names, f"odds of more {feature}")
                 continue
             bounds = f"between {DOSE_TILT[0] * float(self.share):.2g} and {DOSE_TILT[1] * float(self.share):.2g}"
             lines.append(f"{feature} = practice's median × exp(z), z = {line}, kept {bounds}")
             lines += self._percentages(weights[:-1, j], names, feature)
         return lines
 
+    def _main_columns(self, weights: Float[Tensor, "w f"], names: Sequence[str]) -> list[str]:
+        """The columns that matter most for each of many features of the actions."""
+        features = tilt_names(self.schema)
+        lines = [
+            f"odds against practice's; of {len(names)} columns the {MAIN_COLUMNS} with the largest weights are shown"
+        ]
+        for j, feature in enumerate(features):
+            average = f"odds of more {feature} × {float(weights[-1, j].exp()):.2g} in the average state"
+            main = torch.zeros_like(weights[:-1, j])
+            top = weights[:-1, j].abs().topk(min(MAIN_COLUMNS, len(names))).indices
+            main[top] = weights[top, j]
+            lines += self._percentages(main, names, average) or [f"  {average}"]
+        return lines
+
     def _percentages(self, weights: Float[Tensor, " i"], names: Sequence[str], dose: str) -> list[str]:
-        """Changes of a dose with each column, by the column's standard deviation, the largest first."""
+        """Changes of a dose or of odds with each column, by the column's standard deviation, the largest first."""
         order = weights.abs().argsort(descending=True).tolist()
         parts = []
         for i in order:
