@@ -163,6 +163,7 @@ def test_a_bad_table_is_refused_in_one_line(tmp_path, capsys, patients, spoil, w
     [
         (("simulate", "--run", "/dev/null/run"), "cannot write '/dev/null/run': Not a directory"),
         (("demo", "--seeds", 0), "0 data sets show nothing"),
+        (("demo", "--patients", 3), "3 patients are too few"),
         (("demo", "--device", "mps"), "device 'mps' is not supported"),
     ],
 )
@@ -282,7 +283,7 @@ def test_train_killed_and_resumed_gives_the_same_weights(tmp_path: Path) -> None
 
 
 def test_demo_killed_and_resumed_gives_the_same_results(tmp_path: Path) -> None:
-    options = ["--seeds", "1", "--trials", "10", "--length", "0.1", "--evaluation-trials", "2"]
+    options = ["--seeds", "1", "--trials", "10", "--length", "0.1", "--evaluation-trials", "2", "--patients", "0"]
     command("demo", "--run", tmp_path / "whole", *options)
     run = tmp_path / "killed"
     program = ["demo", "--run", str(run), *options, "--save-seconds", "0"]

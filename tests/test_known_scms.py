@@ -9,7 +9,7 @@ from counterpoint.ope.model_based import returns
 from counterpoint.registry import Registry
 from counterpoint.simulation.gym import SCMEnv
 from counterpoint.simulation.trials import random_policy, simulate
-from counterpoint.tasks import hiv, tumour
+from counterpoint.tasks import blood_pressure, hiv, tumour
 from counterpoint.tasks.base import KnownSCM
 from counterpoint.tasks.cartpole import CartPole
 from counterpoint.tasks.ward import Ward
@@ -20,6 +20,7 @@ KNOWN = [
     tumour.Tumour(tumour.population(3, 0)),
     hiv.HIV(hiv.population(2, 0)),
     Ward(),
+    blood_pressure.BloodPressure(blood_pressure.population(3, 0)),
 ]
 every = pytest.mark.parametrize("task", KNOWN, ids=lambda task: type(task).__name__)
 

@@ -2,6 +2,8 @@
 
 from counterpoint.tasks.base import KnownSCM as KnownSCM
 from counterpoint.tasks.base import Task as Task
+from counterpoint.tasks.blood_pressure import BloodPressure as BloodPressure
+from counterpoint.tasks.blood_pressure import PressureResponse as PressureResponse
 from counterpoint.tasks.cartpole import CartPole as CartPole
 from counterpoint.tasks.hiv import HIV as HIV
 from counterpoint.tasks.hiv import HIVResponse as HIVResponse
