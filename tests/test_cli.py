@@ -270,7 +270,7 @@ def test_fit_killed_and_resumed_gives_the_same_weights(tmp_path: Path) -> None:
 
 
 def test_train_killed_and_resumed_gives_the_same_weights(tmp_path: Path) -> None:
-    options = ["--hidden", "32", "--steps", "1500", "--batch", "64"]
+    options = ["--method", "ctrl-g", "--hidden", "32", "--steps", "800", "--batch", "64"]
     whole, run = tmp_path / "whole", tmp_path / "killed"
     command("simulate", "--run", whole, "--trials", 10)
     command("fit", "--run", whole, *QUICK_FIT)

@@ -20,7 +20,7 @@ SHAPES = False
 
 FLAGS = ["--subject", "patient", "--time", "charttime", "--state", "sex", "heart_rate", "lactate", "ventilated",
          "--action", "iv", "vaso", "--reward", "reward", "--done", "died", "discharged", "--gaps", "cut",
-         "--missing", "median", "--carry-forward", "2", "--masks", "lactate", "--bins", "3"]  # fmt: skip
+         "--missing", "median", "--carry-forward", "2", "--masks", "lactate", "--bins", "3", "scm:density"]  # fmt: skip
 
 
 def stranger(patients: int = 90, seed: int = 0) -> pd.DataFrame:
@@ -223,6 +223,7 @@ carry_forward = 2
 bins = ["3"]
 [fit]
 held_out = 0.25
+scm = "density"
 [augment]
 alternatives = 2
 [train]

@@ -92,11 +92,12 @@ def wards(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(autouse=True, scope="module")
 def small() -> Iterator[None]:
-    """A learned task that is quick to fit, and checks without their figure."""
+    """A learned task that is quick to fit, and checks with few trees and without their figure."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("counterpoint.models.dynamics.outcome.Outcome", lambda **_: SMALL_OUTCOME)
         patch.setattr("counterpoint.page.evaluation_figure.evaluation_figure", lambda found, path: None)
         patch.setattr("counterpoint.page.check_figure.check_figure", lambda report, data, path: None)
+        patch.setattr("counterpoint.models.effects.nuisance.TREES", 2)
         yield
 
 
