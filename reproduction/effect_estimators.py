@@ -24,6 +24,7 @@ from counterpoint.models.base import Recipe
 from counterpoint.models.scm.auto import AutoSCM
 from counterpoint.models.scm.base import StructuralCausalModel
 from counterpoint.models.scm.density import default_scm
+from counterpoint.models.scm.path_intervals import counterfactual_paths
 from counterpoint.models.scm.random_effects import RandomEffects
 from reproduction.peers_dowhy import DoWhyGCM
 from reproduction.tasks.confounded import Questions
@@ -76,15 +77,13 @@ class SCMReplay:
         return state
 
     def interval(self, questions: Questions, level: float) -> tuple[Float[Tensor, "n s"], Float[Tensor, "n s"]]:
-        """Return both ends of the intervals of answers about one step."""
-        rows = questions.rows
-        first = questions.window[:, 0]
-        actions = rows.action.clone()
-        actions[first] = questions.plan[:, 0]
-        found = self.model.counterfactual(rows.with_next(), actions[rows.has_next], level=level)
-        place = torch.full((len(rows),), -1)
-        place[rows.has_next] = torch.arange(len(found.value))
-        return found.low[place[first]], found.high[place[first]]
+        """Return both ends of the intervals of answers."""
+        found = counterfactual_paths(self.model, questions.rows, questions.window, questions.plan, level)
+        return found.low[:, -1], found.high[:, -1]
+
+    def distance(self, questions: Questions) -> Float[Tensor, " n"]:
+        """Return the distance of the first action from those that were logged in such states."""
+        return self.model.dose_distance(questions.rows.state[questions.window[:, 0]], questions.plan[:, 0])
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ so that 1 is copying the factual outcome. The sign is right where the answered e
 over the questions whose effect exceeds a tenth of the noise of one step. All overlaps and seeds of one estimator and
 one task are fitted in one stack.
 
-A row of `coverage.csv` is (task, overlap, horizon, level, seed, covered, width, estimator): the share of true answers
-about one step inside the model's intervals, and their mean width as a share of the root mean square effect.
+A row of `coverage.csv` is (task, overlap, horizon, level, seed, covered, width, estimator, distance): the share of true
+answers inside the model's intervals, their mean width as a share of the root mean square effect, and the mean distance
+of the first action from those logged in such states.
 """
 
 from collections.abc import Mapping
@@ -122,9 +123,11 @@ def answer_questions(recipe: EffectsRecipe, context: Context) -> Rows:
             answered = answer(questions)
             row = {"overlap": overlap, "seed": seed, "horizon": horizon}
             row |= {"error": relative_error(questions, answered), "level": LEVEL}
-            row |= {"sign_right": share_of_right_signs(questions, answered), "covered": None, "width": None}
-            if horizon == 1 and isinstance(answer, SCMReplay):
+            row |= {"sign_right": share_of_right_signs(questions, answered)}
+            row |= dict.fromkeys(("covered", "width", "distance"))
+            if isinstance(answer, SCMReplay):
                 row |= coverage(questions, *answer.interval(questions, LEVEL))
+                row |= {"distance": float(answer.distance(questions).mean())}
             rows.append(row)
     return rows
 

@@ -10,7 +10,7 @@ from counterpoint.page.style import PALETTE, canvas, legend_once
 from reproduction.pages.tables import column_mean, formats, group_by, markdown_page, select, unique
 
 COLUMNS = ("task", "overlap", "horizon", "estimator", "seed", "error", "sign_right")
-COVERAGE = ("task", "overlap", "horizon", "level", "seed", "covered", "width", "estimator")
+COVERAGE = ("task", "overlap", "horizon", "level", "seed", "covered", "width", "estimator", "distance")
 NEAR = 1.05
 """An error of at most this many times the smallest counts as first."""
 CELL = ("task", "overlap", "horizon")
@@ -94,19 +94,23 @@ def coverage_section(rows: Sequence[Row]) -> str:
     if not rows:
         return ""
     lines = []
-    for (estimator, task, overlap), part in group_by(rows, "estimator", "task", "overlap").items():
-        line = {"estimator": estimator, "task": task, "overlap": overlap}
-        lines.append({**line, "covered": column_mean(part, "covered"), "width": column_mean(part, "width")})
+    cells = group_by(rows, "estimator", "task", "horizon", "overlap")
+    for (estimator, task, horizon, overlap), part in cells.items():
+        line = {"estimator": estimator, "task": task, "steps": horizon, "overlap": overlap}
+        lines.append(line | {name: column_mean(part, name) for name in ("distance", "covered", "width")})
     text = (
-        f"Share of true answers about one step inside {rows[0]['level']:.0%} intervals, and the mean width of these in"
+        f"Share of true answers inside {rows[0]['level']:.0%} intervals, and the mean width of these in root mean"
+        " square effects. Intervals widen with the distance of the action from those logged in such states, in standard"
+        " deviations beyond the usual range."
     )
-    text += " root mean square effects."
-    return "\n" + markdown_page("## Intervals", text, markdown_table(lines, formats=formats(f2=("covered", "width"))))
+    return "\n" + markdown_page(
+        "## Intervals", text, markdown_table(lines, formats=formats(f2=("distance", "covered", "width")))
+    )
 
 
 def coverage_figure(rows: Sequence[Row], path: str | os.PathLike[str]) -> None:
     """Draw coverage and width over the overlap, a line for every task of the first estimator."""
-    shown = select(rows, estimator=rows[0]["estimator"])
+    shown = select(rows, estimator=rows[0]["estimator"], horizon=1)
     with canvas(path, 4.4, f"Intervals of the {rows[0]['estimator']}, one step") as figure:
         left, right = figure.subplots(1, 2)
         overlaps = unique(shown, "overlap")

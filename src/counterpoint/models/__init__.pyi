@@ -28,6 +28,7 @@ from counterpoint.models.scm.intervals import CounterfactualInterval as Counterf
 from counterpoint.models.scm.lstm_factor import LSTMFactor as LSTMFactor
 from counterpoint.models.scm.mixed import MixedSCM as MixedSCM
 from counterpoint.models.scm.partially_linear import PartiallyLinearSCM as PartiallyLinearSCM
+from counterpoint.models.scm.path_intervals import counterfactual_paths as counterfactual_paths
 from counterpoint.models.scm.posterior import PosteriorDraws as PosteriorDraws
 from counterpoint.models.scm.random_effects import RandomEffects as RandomEffects
 from counterpoint.nets.laws import Gaussian as Gaussian

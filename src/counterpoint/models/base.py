@@ -19,12 +19,15 @@ from counterpoint.data.jobs import NO_THETA, Job, Origin, check_factors
 from counterpoint.data.schema import Schema, agree
 from counterpoint.data.shapes import Theta
 from counterpoint.data.transitions import Transitions
+from counterpoint.models.logged_doses import LoggedDoses
 from counterpoint.nets.stacked import Weights, stack, unstack, with_weights
 from counterpoint.nets.training import Monitor
 
 CHUNK = 65_536
 """Largest number of rows evaluated at once: memory is bounded by this, not by the table."""
 FITTED_ROWS = "fitted_rows"
+LOGGED_DOSES = "logged_doses."
+"""What the names of that law's tensors begin with in an artifact."""
 
 Values = TypeVar("Values")
 """Rows as a tensor, an array, a list or a DataFrame; what is returned has the same type."""
@@ -33,10 +36,10 @@ M_co = TypeVar("M_co", bound="Model", covariant=True)
 
 @dataclass(frozen=True)
 class SubjectFactors:
-    """Normal posteriors N(mean, covariance) of the factors of n subjects."""
+    """Normal posteriors N(mean, covariance) of the factors of n subjects, or of those of every member."""
 
-    mean: Float[Tensor, "n t"]
-    covariance: Float[Tensor, "n t t"]
+    mean: Float[Tensor, "*m n t"]
+    covariance: Float[Tensor, "*m n t t"]
 
     @classmethod
     def prior(cls, count: int, width: int, device: torch.device | str = "cpu") -> "SubjectFactors":
@@ -52,10 +55,10 @@ class SubjectFactors:
     def __getitem__(self, subjects: slice | Tensor) -> "SubjectFactors":
         return SubjectFactors(self.mean[subjects], self.covariance[subjects])
 
-    def draw(self, random: torch.Generator) -> Float[Tensor, "n t"]:
+    def draw(self, random: torch.Generator) -> Float[Tensor, "*m n t"]:
         """One posterior draw of every subject's factor."""
         root = torch.linalg.cholesky_ex(self.covariance.double())[0].to(self.mean)
-        normal = torch.randn(self.mean.shape, generator=random)
+        normal = torch.randn(self.mean.shape, generator=random).to(self.mean)
         return self.mean + (root @ normal[..., None])[..., 0]
 
 
@@ -126,6 +129,12 @@ class SubjectMechanism(Mechanism):
         mean[rows.subject] = row_factors
         return SubjectFactors.point(mean)
 
+    def member_factors(self, rows: Transitions) -> SubjectFactors:
+        """Every member's own posterior of every subject's factor, [m, n, t]; here the same for all members."""
+        shared = self.subject_factors(rows)
+        count = self.members
+        return SubjectFactors(shared.mean.expand(count, -1, -1), shared.covariance.expand(count, -1, -1, -1))
+
     def informative_rows(self, rows: Transitions) -> Bool[Tensor, " n"]:
         """Which rows carry information about their subject's factor."""
         return ~rows.imagined & rows.has_next
@@ -182,6 +191,7 @@ class Model(nn.Module, Artifact, ABC):
             factors, settings by table size); it decides the shape of the mechanism. Equals `recipe` where nothing
             was chosen.
         selection: The comparison that chose `structure`, where candidates were compared; else None.
+        logged_doses: Which doses are usual in which states of the log: intervals widen with the distance from them.
     """
 
     mechanism: Mechanism
@@ -201,6 +211,7 @@ class Model(nn.Module, Artifact, ABC):
         self.recipe, self.mechanism, self.schema, self.origin = recipe, mechanism.eval(), schema, origin
         self.structure = cast("MechanismRecipe[Model]", recipe) if structure is None else structure
         self.selection = selection
+        self.logged_doses: LoggedDoses | None = None
         self.register_buffer(FITTED_ROWS, fitted_rows)
 
     @abstractmethod
@@ -278,7 +289,10 @@ class Model(nn.Module, Artifact, ABC):
         return bool(torch.isin(rows.row_hashes, self.fitted_rows.to(rows.state.device)).any())
 
     def weights(self) -> dict[str, Tensor]:
-        return {**self.mechanism.state_dict(), FITTED_ROWS: self.fitted_rows}
+        """Everything that an artifact keeps as tensors."""
+        doses = {} if self.logged_doses is None else self.logged_doses.state_dict()
+        named = {LOGGED_DOSES + name: tensor for name, tensor in doses.items()}
+        return {**self.mechanism.state_dict(), FITTED_ROWS: self.fitted_rows, **named}
 
     def extras(self) -> dict[str, Any]:
         return {"context": self.mechanism.context_width, "members": self.mechanism.members}
@@ -298,7 +312,9 @@ class Model(nn.Module, Artifact, ABC):
 
     def _copy(self, recipe: "Recipe[Model]", mechanism: Mechanism, selection: Selection | None) -> Self:
         fit = self.schema, self.origin, self.fitted_rows
-        return type(self)(recipe, mechanism, *fit, self.structure, selection)
+        copied = type(self)(recipe, mechanism, *fit, self.structure, selection)
+        copied.logged_doses = self.logged_doses
+        return copied
 
     def _query(self, state: object, action: object) -> tuple[Converted, Tensor]:
         """States of any input type as a query, and an action for each."""
@@ -371,9 +387,13 @@ class Recipe(ABC, Generic[M_co]):
         weights = dict(saved.weights)
         rows = weights.pop(FITTED_ROWS)
         shape = len(saved.schema.states), saved.header["context"], saved.header["members"]
+        doses = {name: weights.pop(name) for name in list(weights) if name.startswith(LOGGED_DOSES)}
         mechanism = with_weights(structure.build(*shape), weights)
         fit = saved.schema, saved.origin, rows
-        return structure.fitted(self, mechanism, *fit, structure, saved.parts.get("selection"))
+        model = structure.fitted(self, mechanism, *fit, structure, saved.parts.get("selection"))
+        if doses:
+            model.logged_doses = LoggedDoses({name.removeprefix(LOGGED_DOSES): x for name, x in doses.items()})
+        return model
 
 
 class MechanismRecipe(Recipe[M_co]):

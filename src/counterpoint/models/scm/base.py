@@ -12,21 +12,20 @@ from counterpoint.core.errors import CounterpointError, require
 from counterpoint.core.seeding import generator
 from counterpoint.core.settings import checked
 from counterpoint.data.conversion import convert_actions, convert_states
-from counterpoint.data.jobs import NO_THETA, context
+from counterpoint.data.jobs import NO_THETA, Job, context
 from counterpoint.data.schema import Column, agree
 from counterpoint.data.shapes import Action, State, Theta
 from counterpoint.data.spaces import check_actions, places
 from counterpoint.data.transitions import Transitions
-from counterpoint.models.base import Mechanism, MechanismRecipe, Model, Values
-from counterpoint.models.scm.intervals import SHARED_ROWS, THETA_DRAWS, CounterfactualInterval, half_width
+from counterpoint.models.base import Mechanism, MechanismRecipe, Model, SubjectMechanism, Values
+from counterpoint.models.logged_doses import LoggedDoses
+from counterpoint.models.scm.intervals import CounterfactualInterval, check_members, half_width
 
 
 class StructuralMechanism(Mechanism):
     """f and its inverse in the noise, for M ensemble members."""
 
     noise_width: int
-    interval_factor: float = SHARED_ROWS
-    """What the members' spread is multiplied by in intervals."""
 
     @property
     def normal_noise(self) -> int:
@@ -118,7 +117,8 @@ class StructuralCausalModel(Model):
             action: One action for all rows, or one for each row.
             noise: A noise table, as `abduct` and `prior` return it.
             theta: Subject factors, where the model has any.
-            level: For an interval beside every value: the share of next states that it is to hold.
+            level: For an interval beside every value: the share of next states that it is to hold, if the noise is
+                known. The effect of the action is measured against that of the usual dose in the state.
         """
         query, actions = self._query(state, action)
         values = convert_states(noise, self._noise_columns(), "noise").values
@@ -126,9 +126,13 @@ class StructuralCausalModel(Model):
         after = self._next_state(query.values, actions, values, theta)
         if level is None:
             return query.restore(after, self.schema.states)
+        check_members(self.mechanism.members, level)
+        usual = self._doses().usual(query.values.to(self.device), self.actions, self.schema.categories).to(values)
+        reference = self._next_state(query.values, usual, values, theta)
         factors = self._factors(theta, len(values))
-        half = self._half_width(self._of_noise_table, level, query.values, actions, values, factors)
-        low, high = self._ends(after, half)
+        columns = query.values, actions, values, factors
+        half = self._half_width(self._of_noise_table, level, query.values, actions, after - reference, *columns)
+        low, high = self.interval_ends(after, half)
         return CounterfactualInterval(*(query.restore(x, self.schema.states) for x in (after, low, high)))
 
     @overload
@@ -159,6 +163,10 @@ class StructuralCausalModel(Model):
         self._check(rows)
         query = convert_actions(action, self.schema, len(rows))
         actions = query.values.to(rows.state).expand(len(rows), -1)
+        drawn = theta
+        if level is not None:
+            check_members(self.mechanism.members, level)
+            theta, drawn = self.interval_factors(rows, theta)
         after = self._counterfactual(rows, actions[:, None], theta)[:, 0]
 
         def restored(values: Tensor) -> object:
@@ -166,54 +174,65 @@ class StructuralCausalModel(Model):
 
         if level is None:
             return restored(after)
-        low, high = self._ends(after, self.counterfactual_half_width(rows, actions, level, theta))
+        low, high = self.interval_ends(after, self._counterfactual_half_width(rows, actions, after, level, drawn))
         return CounterfactualInterval(restored(after), restored(low), restored(high))
 
     @torch.no_grad()
-    def counterfactual_half_width(
-        self, rows: Transitions, action: Float[Tensor, "n a"], level: float, theta: Theta = NO_THETA
+    def _counterfactual_half_width(
+        self, rows: Transitions, action: Float[Tensor, "n a"], after: State, level: float, theta: Tensor
     ) -> Float[Tensor, "n s"]:
-        """Half the width of the interval of each row's counterfactual under `action`.
-
-        Subject factors that are inferred from the rows are drawn from their posterior, so that what is not known of a
-        subject widens its intervals.
-        """
+        """Half the width of the interval of each row's counterfactual, which is `after`."""
 
         def predictions(
-            state: Tensor, action: Tensor, next_state: Tensor, other: Tensor, *thetas: Tensor
-        ) -> Float[Tensor, "k n s"]:
-            answers = [
-                self.mechanism.counterfactual(
-                    *self._transition(state, action, drawn, next_state), [self._context(state, other, drawn)]
-                )[0]
-                for drawn in thetas
-            ]
-            return torch.cat(answers)
+            state: Tensor, action: Tensor, next_state: Tensor, other: Tensor, theta: Tensor
+        ) -> Float[Tensor, "m n s"]:
+            transition = self._transition(state, action, theta, next_state)
+            return self.mechanism.counterfactual(*transition, [self._context(state, other, theta)])[0]
 
-        thetas = self._theta_draws(rows, theta)
-        half = self._half_width(predictions, level, rows.state, rows.action, rows.next_state, action, *thetas)
+        columns = rows.state, rows.action, rows.next_state, action, theta
+        half = self._half_width(predictions, level, rows.state, action, after - rows.next_state, *columns)
         half[:, list(self.schema.unpredicted)] = 0.0  # Known without the model: static, computed or exogenous.
         return half
 
-    def _theta_draws(self, rows: Transitions, theta: Theta) -> list[Tensor]:
-        """The factors that were given, or several posterior draws of those inferred from the rows."""
+    def interval_factors(self, rows: Transitions, theta: Theta = NO_THETA) -> tuple[Tensor, Tensor]:
+        """The factors of the rows' subjects for a value, [n, t], and for its interval.
+
+        Those for the interval are a draw of each member's own posterior, [n, m, t], or the factors that were given.
+        """
         if theta.shape[1] or not self.theta_width:
-            return [self._factors(theta, len(rows), rows)]
-        factors, random = self.subject_factors(rows), generator(0, "interval")
-        return [factors.draw(random)[rows.subject.cpu()].to(rows.state) for _ in range(THETA_DRAWS)]
+            given = self._factors(theta, len(rows), rows)
+            return given, given
+        assert isinstance(self.mechanism, SubjectMechanism)
+        factors, subject = self.mechanism.member_factors(rows), rows.subject.cpu()
+        drawn = factors.draw(generator(0, "interval"))[:, subject].transpose(0, 1)
+        return factors.mean.mean(0)[subject].to(rows.state), drawn.to(rows.state)
 
+    def _doses(self) -> LoggedDoses:
+        if self.logged_doses is None:
+            raise CounterpointError(
+                "the model does not say which doses its log has, which intervals need; fit it again, or leave out level"
+            )
+        return self.logged_doses
+
+    def dose_distance(self, state: State, action: Action) -> Float[Tensor, " n"]:
+        """Distance of each action from those logged in such states, in standard deviations beyond the usual range."""
+        device = self.device
+        return self._doses().distance(state.to(device), action.to(device), self.schema.categories).to(state)
+
+    @torch.no_grad()
     def _half_width(
-        self, predictions: Callable[..., Float[Tensor, "k n s"]], level: float, *columns: Tensor
-    ) -> Float[Tensor, "n s"]:
-        """Half-widths from members' predictions, block by block."""
-        require(0 < level < 1, f"level={level} is no share; give a number between 0 and 1, as 0.9")
+        self, predictions: Callable[..., Float[Tensor, "m n s"]], level: float, state: State, action: Action,
+        effect: State, *columns: Tensor,
+    ) -> Float[Tensor, "n s"]:  # fmt: skip
+        """Half-widths from members' predictions of `columns`, block by block."""
+        distance = self.dose_distance(state, action)
 
-        def half_of(*parts: Tensor) -> Tensor:
-            return half_width(predictions(*parts), self.mechanism.members, level, self.mechanism.interval_factor)
+        def half_of(effect: Tensor, distance: Tensor, *parts: Tensor) -> Tensor:
+            return half_width(predictions(*parts), effect, distance[:, 0], level)
 
-        return self._by_chunks(half_of, *columns)
+        return self._by_chunks(half_of, effect, distance[:, None], *columns)
 
-    def _ends(self, value: State, half: State) -> tuple[State, State]:
+    def interval_ends(self, value: State, half: State) -> tuple[State, State]:
         """Both ends of the intervals, within the declared bounds."""
         bounds = {name: (low, high) for name, low, high in self.schema.knowledge.bounds}
         low, high = zip(*(bounds.get(name, (-torch.inf, torch.inf)) for name in self.state_names), strict=True)
@@ -299,7 +318,11 @@ class StructuralCausalModel(Model):
         return self.member_predictions(state, action, stacked, theta)
 
     def _context(self, state: Tensor, action: Tensor, theta: Tensor) -> Float[Tensor, "m n c"]:
-        return context(state, action, theta=theta).expand(self.mechanism.members, -1, -1)
+        """The context of every member; a theta of three dimensions, [n, m, t], has a factor for each."""
+        members = self.mechanism.members
+        if theta.ndim == 2:
+            return context(state, action, theta=theta).expand(members, -1, -1)
+        return context(*(table.expand(members, -1, -1) for table in (state, action)), theta=theta.transpose(0, 1))
 
     def _transition(
         self, state: Tensor, action: Tensor, theta: Tensor, next_state: Tensor
@@ -316,6 +339,11 @@ class SCMRecipe(MechanismRecipe[StructuralCausalModel]):
 
     @abstractmethod
     def build(self, state: int, context: int, members: int) -> StructuralMechanism: ...
+
+    def model(self, mechanism: Mechanism, job: Job) -> StructuralCausalModel:
+        fitted = super().model(mechanism, job)
+        fitted.logged_doses = LoggedDoses.of(job.data).to(fitted.device)
+        return fitted
 
 
 def _flat(noise: Float[Tensor, "m n u"]) -> Float[Tensor, "n mu"]:

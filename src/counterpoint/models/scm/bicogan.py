@@ -56,7 +56,9 @@ class AdversarialSCM(SCMRecipe):
         )
         mechanism = self.build(len(model.state_names), trained.context_width, trained.members)
         mechanism = with_weights(mechanism, trained.state_dict())
-        return StructuralCausalModel(self, mechanism, model.schema, model.origin, model.fitted_rows)
+        reread = StructuralCausalModel(self, mechanism, model.schema, model.origin, model.fitted_rows)
+        reread.logged_doses = model.logged_doses
+        return reread
 
     @abstractmethod
     def build(self, state: int, context: int, members: int) -> AdversarialMechanism: ...

@@ -18,9 +18,6 @@ from counterpoint.models.scm.exogenous import ExogenousLaw
 class EffectsMechanism(StructuralMechanism, OnlineSubjectMechanism):
     """The law of a step as a structural equation. All members speak of the same θ."""
 
-    interval_factor = 1.0
-    """Members are fitted to bootstrapped subjects, so that they differ as fits to other subjects would."""
-
     def __init__(self, law: EffectsLaw, context: int, exogenous: ExogenousLaw | None = None) -> None:
         super().__init__()
         self.law, self.members, self.context_width, self.exogenous = law, law.members, context, exogenous
@@ -88,12 +85,15 @@ class EffectsMechanism(StructuralMechanism, OnlineSubjectMechanism):
         return information, precision
 
     def subject_factors(self, rows: Transitions) -> SubjectFactors:
+        return _mixed(self.member_factors(rows))
+
+    def member_factors(self, rows: Transitions) -> SubjectFactors:
         subjects, subject = len(rows.subject_names), rows.subject.cpu()
         totals = [
             part.new_zeros(self.members, subjects, *part.shape[2:]).index_add_(1, subject, part)
             for part in self.evidence(rows)
         ]
-        return _combined(*totals)
+        return _posteriors(*totals)
 
     def factors_before(self, rows: Transitions) -> SubjectFactors:
         keys = torch.stack([rows.subject, rows.episode, rows.step]).cpu()
@@ -104,7 +104,7 @@ class EffectsMechanism(StructuralMechanism, OnlineSubjectMechanism):
         for part in self.evidence(rows):
             before = part[:, order].cumsum(1) - part[:, order]
             totals.append((before[:, now] - before[:, subject])[:, place])
-        return _combined(*totals)
+        return _mixed(_posteriors(*totals))
 
     def tracker(self) -> "EffectsTracker":
         return EffectsTracker(self)
@@ -147,15 +147,22 @@ class EffectsTracker(SubjectTracker):
 
     def factors(self, subjects: int) -> SubjectFactors:
         law = self.mechanism.law
-        return _combined(*self.sums) if self.sums else SubjectFactors.prior(subjects, law.factors, self.device)
+        return (
+            _mixed(_posteriors(*self.sums)) if self.sums else SubjectFactors.prior(subjects, law.factors, self.device)
+        )
 
 
-def _combined(information: Float[Tensor, "k n r"], precision: Float[Tensor, "k n r r"]) -> SubjectFactors:
-    """The members' posteriors as one of their mean, and of their covariance and disagreement."""
+def _posteriors(information: Float[Tensor, "k n r"], precision: Float[Tensor, "k n r r"]) -> SubjectFactors:
+    """Every member's posterior."""
     covariance = torch.linalg.inv(precision + torch.eye(precision.shape[-1]).to(precision))
-    mean = (covariance @ information[..., None])[..., 0]
+    return SubjectFactors((covariance @ information[..., None])[..., 0], covariance)
+
+
+def _mixed(posteriors: SubjectFactors) -> SubjectFactors:
+    """The members' posteriors as one of their mean, and of their covariance and disagreement."""
+    mean = posteriors.mean
     apart = mean - mean.mean(0)
-    whole = covariance.mean(0) + (apart[..., :, None] * apart[..., None, :]).mean(0)
+    whole = posteriors.covariance.mean(0) + (apart[..., :, None] * apart[..., None, :]).mean(0)
     return SubjectFactors(mean.mean(0).float(), whole.float())
 
 
