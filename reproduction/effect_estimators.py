@@ -24,6 +24,7 @@ from counterpoint.models.base import Recipe
 from counterpoint.models.scm.auto import AutoSCM
 from counterpoint.models.scm.base import StructuralCausalModel
 from counterpoint.models.scm.density import default_scm
+from counterpoint.models.scm.partially_linear import PartiallyLinearSCM
 from counterpoint.models.scm.path_intervals import counterfactual_paths
 from counterpoint.models.scm.random_effects import RandomEffects
 from reproduction.peers_dowhy import DoWhyGCM
@@ -230,6 +231,7 @@ def estimators() -> dict[str, EffectEstimator]:
     found: dict[str, EffectEstimator] = {
         "default SCM": FittedSCM(default_scm()),
         "auto": FittedSCM(AutoSCM()),
+        "partially linear": FittedSCM(PartiallyLinearSCM()),
         "random effects": FittedSCM(RandomEffects()),
         **{name: Difference(name) for name in REGRESSIONS},
     }
@@ -242,7 +244,7 @@ def estimators() -> dict[str, EffectEstimator]:
 
 ONE_STEP_ONLY = ("DoWhy gcm",)
 """Estimators that do not answer about several steps."""
-OURS = ("default SCM", "auto", "random effects")
+OURS = ("default SCM", "auto", "partially linear", "random effects")
 SLOW = ("auto",)
 """Estimators that are run only where they are named: they fit several of the others."""
 
