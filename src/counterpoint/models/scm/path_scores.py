@@ -2,10 +2,15 @@
 
 A model whose doses act over hours is not judged by its likelihood of single steps. Two scores speak of its use:
 
-    path score       mean over k ≤ K of the energy score of s_{t+k}, predicted from s_t under the logged doses
+    path score       mean over k ≤ K of the energy score of s_{t+k}, predicted from s_t
     effect misfit    mean over doses, columns and steps of (ψ_k − ψ̂_k)² / (se_k² + (c·ψ̂_k)²)
 
 with ψ_k the model's mean effect of a dose after k steps and ψ̂_k the orthogonal estimate (`models.effects`).
+
+Doses on a predicted path are a_{t+j} + m(ŝ_{t+j}) − m(s_{t+j}), m being a regression of the doses on the state: the
+clinicians react to the predicted states, and what else moved the logged doses stays. Under the logged doses themselves
+the true model is not the best: doses that follow s_{t+1} tell of it, and a model in which doses stand for the states
+that they follow would predict s_{t+2} better.
 """
 
 import torch
@@ -13,7 +18,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from counterpoint.core.seeding import generator
-from counterpoint.data.jobs import Job
+from counterpoint.data.jobs import Job, spread_levels
+from counterpoint.data.spaces import Discrete, nearest
 from counterpoint.data.transitions import Transitions
 from counterpoint.models.effects.estimates import EffectEstimates
 from counterpoint.models.scm.base import StructuralCausalModel, spread
@@ -27,6 +33,10 @@ MOST_PATHS = 2000
 """Starts that are scored at most."""
 FEWEST_PATHS = 30
 """Starts below which paths are not scored."""
+RIDGE = 1e-3
+"""Ridge penalty a row of the regression of doses on the standardised state."""
+LARGEST = 5.0
+"""Standard deviations at which the columns of that regression are clipped."""
 TOLERANCE = 0.2
 """c: share of an effect that a model may be off without a penalty, whatever the size of the log."""
 
@@ -47,20 +57,55 @@ def path_scores(model: StructuralCausalModel, job: Job, seed: int) -> Float[Tens
     if model.theta_width and not theta.shape[1]:
         theta = model.factors_before(rows).mean
     first, random = windows[:, 0], generator(seed, "path noise")
-    columns = _scored_columns(rows)
+    columns, reaction = _scored_columns(rows), Reaction(rows)
     total = torch.zeros(len(windows))
     for _ in range(DRAWS):
         pair = [rows.state[first], rows.state[first]]
         for step in range(STEPS):
             row = windows[:, step]
             logged = rows.next_state[row]
-            pair = [_followed(model, state, rows.action[row], theta[first], logged, random) for state in pair]
+            actions = [reaction.action(rows.action[row], rows.state[row], state) for state in pair]
+            pair = [
+                _followed(model, state, action, theta[first], logged, random)
+                for state, action in zip(pair, actions, strict=True)
+            ]
             unit = spread(rows.next_state[windows[:, step]] - rows.state[first])
             one, other, seen = (((values - rows.state[first]) / unit)[:, columns] for values in (*pair, logged))
             total += (one - seen).norm(dim=1) / 2 + (other - seen).norm(dim=1) / 2 - (one - other).norm(dim=1) / 2
     subject = rows.subject[first].unique(return_inverse=True)[1]
     sums = torch.zeros(int(subject.max()) + 1).index_add_(0, subject, total / (DRAWS * STEPS))
     return sums / subject.bincount()
+
+
+class Reaction:
+    """How the doses of a log follow the state: a ridge regression on its columns and their squares."""
+
+    def __init__(self, rows: Transitions) -> None:
+        self.schema = rows.schema
+        columns = self._columns(rows.state)
+        self.mean, spread = columns.mean(0), columns.std(0)
+        self.spread = torch.where(spread > 1e-8, spread, 1.0)
+        features = self._features(rows.state)
+        gram = features.T @ features + RIDGE * len(features) * torch.eye(features.shape[1]).to(features)
+        action = rows.action.to(features)
+        self.weights = torch.linalg.solve(gram, features.T @ (action - action.mean(0)))
+
+    def action(
+        self, logged: Float[Tensor, "n a"], state: Float[Tensor, "n s"], predicted: Float[Tensor, "n s"]
+    ) -> Float[Tensor, "n a"]:
+        """The logged actions, changed as they would be in the predicted states: the nearest ones that exist."""
+        change = (self._features(predicted) - self._features(state)) @ self.weights
+        actions, moved = self.schema.actions, logged + change.to(logged).nan_to_num(0.0)
+        if isinstance(actions, Discrete):
+            return nearest(actions, moved)
+        return moved.clamp(logged.new_tensor(actions.low), logged.new_tensor(actions.high))
+
+    def _columns(self, state: Float[Tensor, "n s"]) -> Float[Tensor, "n w"]:
+        return spread_levels(state, self.schema.categories).double()
+
+    def _features(self, state: Float[Tensor, "n s"]) -> Float[Tensor, "n f"]:
+        z = ((self._columns(state) - self.mean) / self.spread).clamp(-LARGEST, LARGEST)
+        return torch.cat([z, z.square() - 1], 1)
 
 
 def _scored_columns(rows: Transitions) -> list[int]:
