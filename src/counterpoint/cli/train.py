@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
@@ -254,7 +255,7 @@ def _method_in(options: list[str]) -> str:
 
 def _option_in(options: list[str], option: str) -> str:
     """Return the word that follows an option, or "" where the option is not given."""
-    for word, following in zip(options, [*options[1:], ""], strict=True):
+    for word, following in pairwise([*options, ""]):
         if word == option:
             return following
         if word.startswith(f"{option}="):

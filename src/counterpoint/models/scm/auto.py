@@ -9,6 +9,7 @@ errors of the best is selected and fitted on all rows.
 """
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -78,7 +79,9 @@ class AutoSCM(Recipe[StructuralCausalModel]):
         fitted, refusals = list[Recipe[StructuralCausalModel]](), list[str]()
         for number, recipe in enumerate(self.candidates):
             try:
-                models = self._brief(recipe).fit_many(learned_jobs, monitor.stage(f"candidate{number}"), device)
+                with warnings.catch_warnings():  # The selected recipe says it when it is fitted on all rows.
+                    warnings.filterwarnings("ignore", "this model's form does not hold declared signs")
+                    models = self._brief(recipe).fit_many(learned_jobs, monitor.stage(f"candidate{number}"), device)
             except CounterpointError as error:  # A recipe that is not for the columns of this table.
                 refusals.append(str(error))
                 continue
