@@ -1132,9 +1132,10 @@ WRONG: dict[Any, tuple[Any, ...]] = {
     tuple: ((0,), (-5,), (NAN,), ("x",), (None,), None, 5, "x"),
 }
 MEANT: dict[Any, str] = {
-    0: "check_every patience horizon seed draw_seed", ("x",): "levels labels state done reasons",
+    0: "check_every patience horizon seed draw_seed few_rows lags", 5: "rewards alternatives horizon",
+    ("x",): "levels labels state done reasons",
     -5: "seed draw_seed step_reward died_reward discharged_reward radio_cost chemo_cost death_cost",
-    (0,): "order static knots cuts low high", (-5,): "knots cuts low", "x": "name column unit mask_of",
+    (0,): "order static computed scores knots cuts low high", (-5,): "knots cuts low", "x": "name column unit mask_of",
     None: "fill folder reader learned_with actions last outcome gaps",
 }
 """Values that are odd, and the fields where they mean something all the same."""
