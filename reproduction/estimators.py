@@ -88,7 +88,10 @@ def estimators() -> dict[str, Any]:
         "default": default_scm(),
         "default, Gaussian": replace(default_scm(), law=Gaussian()),
         "default, order given": replace(default_scm(), order=(0, 1, 2, 3)),
-        "auto": AutoSCM(),
+        "auto": AutoSCM(
+            (replace(default_scm(), law=Gaussian()), default_scm(), DensitySCM(Spline())),
+            members=default_scm().ensemble,
+        ),
         DOWHY: DoWhyGCM(),
     }
 

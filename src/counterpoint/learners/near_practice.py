@@ -15,6 +15,7 @@ listed actions are drawn.
 """
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -48,7 +49,7 @@ from counterpoint.policies.near_practice import (
 )
 from counterpoint.policies.practice import PracticePolicy
 from counterpoint.simulation.models import ModelSimulator
-from counterpoint.simulation.rollout import Rollout, StackedNoise
+from counterpoint.simulation.rollout import Rollout, StackedNoise, on_device
 from counterpoint.simulation.selection import drawn_factors
 from counterpoint.tasks.base import Task, check_task
 
@@ -114,6 +115,7 @@ class NearPractice(ModelBased[NearPracticePolicy]):
         for number, (job, model) in enumerate(zip(jobs, models, strict=True)):
             stage = monitor if len(jobs) == 1 else monitor.stage(f"job {number}")
             policy = self._learned(job, model, task, stage)
+            policy = policy.to(model.device)
             policies.append(PolicyCheckpoints(policy, policy))
         return policies
 
@@ -251,8 +253,9 @@ class TiltSearch:
         self, recipe: NearPractice, model: Model, job: Job, practice: PracticePolicy, task: Task, drawn: bool
     ) -> None:
         draws = PosteriorDraws(model.mechanism.members)
-        self.recipe, self.job, self.task = recipe, job, task
+        self.recipe, self.job = recipe, job
         self.simulator = ModelSimulator([draws(model, job)])
+        self.task = on_device(task, self.simulator.device)
         self.horizon = min(recipe.horizon, task.horizon)
         self.start, self.theta = _starts(job, model, self.horizon < task.horizon)
         self.practice, self.drawn = practice, drawn
@@ -268,13 +271,14 @@ class TiltSearch:
         }
         self.width = (columns.shape[1] + 1) * tilt_width(schema)
         weights["numbers"] = torch.zeros(self.width)
-        self.template = NearPracticePolicy(recipe, practice, weights, schema, Origin.of(job)).to(self.simulator.device)
+        own = NearPracticePolicy(recipe, deepcopy(practice), weights, schema, Origin.of(job))
+        self.template = own.to(self.simulator.device)
 
     def policy(self, numbers: Float[Tensor, " p"], share: float, notes: tuple[str, ...]) -> NearPracticePolicy:
-        """The policy with these numbers."""
+        """The policy with these numbers, on the CPU as the log is."""
         template = self.template
-        weights = {name: getattr(template, name) for name in ("mean", "spread", "offset", "drawn")}
-        weights |= {"numbers": numbers, "share": torch.full_like(template.share, share)}
+        weights = {name: getattr(template, name).cpu() for name in ("mean", "spread", "offset", "drawn")}
+        weights |= {"numbers": numbers, "share": torch.tensor(share)}
         return NearPracticePolicy(self.recipe, self.practice, weights, template.schema, template.origin, notes)
 
     def best(self, monitor: Monitor, name: str) -> Float[Tensor, " p"]:
@@ -291,9 +295,10 @@ class TiltSearch:
             none = torch.zeros_like(candidates[:1])
             returns = self.evaluated(torch.cat([candidates, none]), recipe.starts, round_number)
             score = self._scores(returns, candidates)
-            optimizer.learn(distribution, draw, score[None, None], torch.tensor(round_number / recipe.rounds))
+            share = torch.tensor(round_number / recipe.rounds, device=device)
+            optimizer.learn(distribution, draw, score[None, None], share)
         monitor.report(name, recipe.rounds, recipe.rounds)
-        return distribution.mean[0, 0]
+        return distribution.mean[0, 0].cpu()
 
     def _scores(self, returns: Float[Tensor, "m c n"], candidates: Float[Tensor, "d p"]) -> Float[Tensor, " d"]:
         """The objective of every candidate; the last of the returns are practice's."""
