@@ -13,7 +13,8 @@ from number_specs import answers
 SD = "sd.csv; mean return_selected; method=A"
 LEAST = 1100
 MOST_UNBOUND = {
-    "README.md": 2, "docs/explanation/off-policy-evaluation.md": 22, "docs/explanation/search.md": 5,
+    "README.md": 2, "docs/explanation/effects.md": 12, "docs/explanation/near-practice.md": 14,
+    "docs/explanation/off-policy-evaluation.md": 22, "docs/explanation/search.md": 5,
     "docs/explanation/subjects.md": 6, "docs/how-to/mimic.md": 41, "docs/how-to/own-table.md": 13,
     "docs/how-to/report.md": 3, "docs/tutorial/first-ten-minutes.md": 1, "reproduction/docs/evaluation.md": 6,
     "reproduction/docs/paper-to-code.md": 12, "reproduction/docs/results.md": 4, "reproduction/docs/sepsis.md": 12,
