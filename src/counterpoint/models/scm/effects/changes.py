@@ -16,6 +16,8 @@ Change = Literal["difference", "ratio", "log ratio"]
 CHANGES: tuple[Change, ...] = get_args(Change)
 SMALLEST = 1e-3
 """A ratio never takes a column below this share of itself: what is positive stays positive."""
+LEAK = 1e-3
+"""Slope beyond the limits: a next value still rises with its noise, as abduction needs, and goes nowhere."""
 TINY = 1e-30
 
 
@@ -88,7 +90,8 @@ class EquationForm:
             moved = torch.where(ratio | logarithm, before * grown, moved)
         if self.limits:
             low, high = (constant(side, state.device) for side in zip(*self.limits, strict=True))
-            moved = moved.clamp(low, high)
+            held = moved.clamp(low, high)
+            moved = held + LEAK * (moved - held)
         if not self.unpredicted:
             return moved
         return state.contiguous().index_copy(-1, constant(tuple(self.moving), state.device), moved)
